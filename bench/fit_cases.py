@@ -12,8 +12,8 @@ import torch
 from fit_draw import FAMILIES
 from fit_models import FEATURES, WORDS
 
-STEPS = 6
-EVAL_ROWS = 24
+STEPS = 3
+EVAL_ROWS = 12
 MODULE = """
 import sys
 sys.path.insert(0, {bench!r})

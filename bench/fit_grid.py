@@ -3,13 +3,12 @@
     python bench/fit_grid.py [--grid fitted|judged|times]... [--seed N] [--results FILE]
                              [--page docs/fit.md]
 
-The constants of the prediction are fitted to the first grid, and judged on the second one, which
-has other families and sizes. `bench/fit_draw.py` draws it by a seed, so that anyone can draw
-another one. Each case runs in two processes, forked from one that has done the imports. The first
-counts the allocations of torch's allocator (memory events of the profiler), the second the growth
-of the resident set size (VmHWM without mapped files). Measurements are saved case by case in FILE,
-so that an interrupted run resumes; predictions of memory are computed each time. --page updates the
-tables of the page from all that FILE has.
+The share of the heap's holes is fitted to the first grid, and judged on the second one, which has
+other families and sizes. `bench/fit_draw.py` draws it by a seed, so that anyone can draw another
+one. Each case runs in a process of its own, forked from one that has done the imports; the growth
+of its resident set size (VmHWM without mapped files) is measured. Measurements are saved case by
+case in FILE, so that an interrupted run resumes; predictions are computed each time. --page updates
+the tables of the page from all that FILE has.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fit_draw import build_drawn, draw
 from fit_models import build
 
 from surefit.memory.limit import Limit
-from surefit.memory.predict_peak import PROCESS_BYTES, allocator_bytes
+from surefit.memory.predict_peak import HEAP_BYTES, PROCESS_BYTES, allocator_bytes
 from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
 from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
@@ -91,11 +90,11 @@ def main() -> None:
     jobs = [(grid, case) for grid in grids for case in grids[grid]]
     for number, (grid, case) in enumerate(jobs):
         before = known.get(_key(case), {})
-        if before.keys() >= NEEDED[grid] or grid not in (given.grid or grids):
+        if NEEDED[grid] in before or grid not in (given.grid or grids):
             continue
         print(f"{number + 1} of {len(jobs)}: {case}", file=sys.stderr)
-        measured = run_time(case) if grid == "times" else memory(case, before)
-        found = {**case, **measured}
+        work = _run_time if grid == "times" else _resident
+        found = {**case, **_forked(lambda case=case, work=work: work(case))}
         known[_key(case)] = found
         with given.results.open("a") as file:
             file.write(json.dumps(found) + "\n")
@@ -121,50 +120,15 @@ def build_case(case: dict[str, Any]) -> tuple[Any, Call, Any, dict[str, Any]]:
     return build_drawn(case) if "width" in case else build(case)
 
 
-def memory(case: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """Measure one case in both ways, or in the one that is missing."""
-    ways = {"counted": _counted, "resident": _resident}
-    return {
-        name: before[name] if name in before else _forked(lambda run=run: run(case))[name]
-        for name, run in ways.items()
-    }
-
-
 def predicted(case: dict[str, Any]) -> dict[str, Any]:
     """Predict the peak memory of a case; empty if its code cannot run on the meta device."""
     model, call, loss, batch = build_case(case)
-    began = _cpu_seconds()
     try:
         traced = trace_training(*meta_copy(model, call), loss, batch)
     except Exception as error:  # transformers' code may fail in any way
         print(f"{case}: not predicted: {error}", file=sys.stderr)
         return {}
-    return {
-        "predicted": traced.peak,
-        "predicted_resident": traced.peak + allocator_bytes(traced, Limit(0, "")),
-        "trace_seconds": _cpu_seconds() - began,
-    }
-
-
-def _cpu_seconds() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    spent = os.times()
-    return spent.user + spent.system + spent.children_user + spent.children_system
-
-
-def _counted(case: dict[str, Any]) -> dict[str, Any]:
-    model, call, loss, batch = build_case(case)
-    step = make_step(model, call, loss, batch)
-    step()
-    held = sum(_storages(model, step.optimizer, batch).values())  # type: ignore[attr-defined]
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        step()
-    assert profile.profiler is not None
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return {"counted": held + max(itertools.accumulate(sizes), default=0)}
+    return {"traced": traced, "predicted": traced.peak + allocator_bytes(traced, Limit(0, ""))}
 
 
 def _resident(case: dict[str, Any]) -> dict[str, Any]:
@@ -196,15 +160,8 @@ def make_step(model: Any, call: Call, loss: Any, batch: Any) -> Callable[[], Non
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    step.optimizer = optimizer  # type: ignore[attr-defined]
     model.train()
     return step
-
-
-def _storages(model: Any, optimizer: Any, batch: Any) -> dict[int, int]:
-    states = [value for state in optimizer.state.values() for value in state.values()]
-    tensors = [*model.parameters(), *model.buffers(), *states, *batch.values()]
-    return {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -227,18 +184,14 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def run_time(case: dict[str, Any]) -> dict[str, Any]:
+def _run_time(case: dict[str, Any]) -> dict[str, Any]:
     """Predicted time of a small run after its measured step, and its measured time."""
-    return _forked(lambda: _run_time(case["run"]))
-
-
-def _run_time(name: str) -> dict[str, Any]:
     import random
 
     from surefit.request import make_request
-    from surefit.training.start import Listeners, start_run
+    from surefit.training.run import Listeners, start_run
 
-    choose = random.Random(0)
+    name, choose = case["run"], random.Random(0)
     words = [f"{a}{b}" for a in "bdfklmnprst" for b in ("a", "e", "i", "o", "u")]
 
     def text(longest: int) -> str:
@@ -287,23 +240,27 @@ def _forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]) -> str:
     """The tables of the page."""
+    grids = {
+        grid: [case for name, case in results if name == grid and "predicted" in case]
+        for grid in ("fitted", "judged")
+    }
     lines = [
         f"{len(results)} cases on {os.cpu_count()} cores, torch {torch.__version__}; MB; errors "
-        "are predicted / measured − 1.",
+        f"are predicted / measured − 1, each with {PROCESS_BYTES / 1e6:.0f} MB of the process.",
         "",
-        "| | cases | median error | largest error | most under | most over |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for grid in ("fitted", "judged"):
-        cases = [case for name, case in results if name == grid and "predicted" in case]
-        lines += [_summary(grid, cases, compared) for compared in COMPARED] if cases else []
-    seconds = [case["trace_seconds"] for _, case in results if "trace_seconds" in case]
-    median, longest = statistics.median(seconds), max(seconds)
-    lines += ["", f"A trace with its replay: {median:.2f} CPU s (median), {longest:.2f} at most."]
-    for grid, title in TITLES.items():
-        lines += ["", title, "", *HEADER]
-        lines += [_line(case) for name, case in results if name == grid]
-    lines += [
+        "| | cases | median error | most under | most over |",
+        "| --- | --- | --- | --- | --- |",
+        *(_summary(grid, cases) for grid, cases in grids.items() if cases),
+        "",
+        f"The least share with which no fitted case is more than {MOST_UNDER:.0%} under: "
+        f"{least_share(grids['fitted']):.4f}.",
+        "",
+        "The judged cases:",
+        "",
+        "| model | width × layers | LoRA | length | rows | checkpointing | live tensors "
+        "| predicted | measured | error |",
+        f"|{' --- |' * 10}",
+        *map(_line, grids["judged"]),
         "",
         "| run | predicted seconds | measured seconds | error |",
         "| --- | --- | --- | --- |",
@@ -316,53 +273,40 @@ def report(results: list[tuple[str, dict[str, Any]]], runs: list[dict[str, Any]]
     return "\n".join(lines)
 
 
-NEEDED = {
-    "fitted": {"counted", "resident"},
-    "judged": {"counted", "resident"},
-    "times": {"seconds"},
-}
-COMPARED = (
-    ("torch's allocator", "predicted", "counted", 0),
-    ("resident memory of the tensors", "predicted_resident", "resident", 0),
-    ("resident memory of the process", "predicted_resident", "resident", PROCESS_BYTES),
-)
-TITLES = {
-    "fitted": "The grid that the constants are fitted to:",
-    "judged": "The grid that nothing was fitted to, drawn by a seed:",
-}
-HEADER = (
-    "| model | width × layers | LoRA | length | rows | checkpointing "
-    "| predicted | allocator | error | predicted resident | resident | error "
-    "| error with the process |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-)
+NEEDED = {"fitted": "resident", "judged": "resident", "times": "seconds"}
+MOST_UNDER = 0.1
 
 
-def _summary(grid: str, cases: list[dict[str, Any]], compared: tuple[str, str, str, int]) -> str:
-    name, guess, truth, more = compared
-    cases = [case for case in cases if truth in case]
-    errors = [(case[guess] + more) / (case[truth] + more) - 1 for case in cases]
-    sizes = [abs(error) for error in errors]
+def least_share(cases: list[dict[str, Any]]) -> float:
+    """The share of the bytes on the heap that the allowance needs."""
+    return max(
+        (
+            (1 - MOST_UNDER) * (case["resident"] + PROCESS_BYTES)
+            - (case["traced"].peak + PROCESS_BYTES + HEAP_BYTES)
+        )
+        / case["traced"].heap_bytes
+        for case in cases
+    )
+
+
+def _error(case: dict[str, Any]) -> float:
+    return float((case["predicted"] + PROCESS_BYTES) / (case["resident"] + PROCESS_BYTES) - 1)
+
+
+def _summary(grid: str, cases: list[dict[str, Any]]) -> str:
+    errors = [_error(case) for case in cases]
     return (
-        f"| {grid}, against {name} | {len(cases)} | {statistics.median(sizes):.1%} "
-        f"| {max(sizes):.1%} | {min(errors):+.1%} | {max(errors):+.1%} |"
+        f"| {grid} | {len(cases)} | {statistics.median(map(abs, errors)):.1%} "
+        f"| {min(errors):+.1%} | {max(errors):+.1%} |"
     )
 
 
 def _line(case: dict[str, Any]) -> str:
     lora, saving = "yes" if case["lora"] else "no", "on" if case["ckpt"] else "off"
-    size = f"{case['width']} × {case['layers']}" if "width" in case else ""
-    what = f"| {case['arch']} | {size} | {lora} | {case['length']} | {case['rows']} | {saving} "
-    if "predicted" not in case:
-        return f"{what}| none | | | none | {case['resident'] / 1e6:.0f} | | |"
-    first, second = case["predicted"], case["predicted_resident"]
-    counted = case.get("counted")
     return (
-        f"{what}"
-        f"| {first / 1e6:.0f} | {f'{counted / 1e6:.0f}' if counted else ''} "
-        f"| {f'{first / counted - 1:+.1%}' if counted else ''} | {second / 1e6:.0f} "
-        f"| {case['resident'] / 1e6:.0f} | {second / case['resident'] - 1:+.1%} "
-        f"| {(second + PROCESS_BYTES) / (case['resident'] + PROCESS_BYTES) - 1:+.1%} |"
+        f"| {case['arch']} | {case['width']} × {case['layers']} | {lora} | {case['length']} "
+        f"| {case['rows']} | {saving} | {case['traced'].peak / 1e6:.0f} "
+        f"| {case['predicted'] / 1e6:.0f} | {case['resident'] / 1e6:.0f} | {_error(case):+.1%} |"
     )
 
 

@@ -1,17 +1,15 @@
-"""Predicted and measured peak memory of one of several processes, with DDP and with FSDP.
+"""Predicted and measured peak memory of real runs: one process, DDP and FSDP.
 
-    python bench/fit_processes.py [--grid fitted|judged]... [--seed N] [--results FILE]
+    python bench/fit_processes.py [--grid alone|shared]... [--seed N] [--results FILE]
                                   [--page docs/fit.md]
 
-Each case is a real `surefit train --processes N` of a few steps, with a measured step, a rehearsal,
-an evaluation, a checkpoint and a saved model. From outside, /proc tells every 5 ms how much
-anonymous and shared memory each process of the group has. The largest figure counts; the largest
-one before plan.json was written is that of planning. It is compared with what the same
-plan.json predicts. The constants are fitted to the first grid. The second one is drawn by a seed
-from other families; it was written down before any of it was measured. Its seed was chosen before
-that, for a grid with some cases of LoRA, checkpointing, accumulation and four processes.
-Measurements are saved case by case in FILE, so that an interrupted run resumes. --predict replaces
-the predictions in FILE by those of `surefit check --processes N`, without training.
+Each case is a real `surefit train` of a few steps, with a measured step, a rehearsal, an
+evaluation, a checkpoint and a saved model. From outside, /proc tells every 5 ms how much anonymous
+and shared memory each process has. The largest figure counts; the largest one before plan.json was
+written is that of planning. It is compared with what `surefit check` predicts. No constant is
+fitted to these runs. The cases are drawn by a seed. Measurements are saved case by case in FILE, so
+that an interrupted run resumes. --predict replaces the predictions in FILE by those of `surefit
+check`, without training.
 """
 
 from __future__ import annotations
@@ -40,35 +38,23 @@ NAMES = (
     *("arch", "width", "layers", "lora", "length", "rows", "ckpt", "parallel", "processes"),
     *("accum", "joined"),
 )
-FITTED = [
-    ("llama, long rows", 384, 4, False, 96, 4, False, "ddp", 2, 1, "off"),
-    ("llama, long rows", 384, 4, False, 96, 4, False, "fsdp", 2, 1, "off"),
-    ("llama, long rows", 512, 6, False, 128, 4, False, "ddp", 2, 2, "auto"),
-    ("llama, long rows", 384, 5, False, 64, 4, False, "fsdp", 4, 2, "auto"),
-    ("llama, long rows", 448, 5, True, 96, 4, False, "fsdp", 2, 1, "auto"),
-    ("roberta", 448, 6, False, 64, 6, False, "ddp", 2, 1, "auto"),
-    ("roberta", 448, 6, False, 64, 6, False, "fsdp", 2, 1, "auto"),
-    ("vit", 448, 6, True, 224, 2, True, "ddp", 2, 1, "auto"),
-    ("vit", 448, 6, False, 224, 2, False, "fsdp", 2, 1, "auto"),
-    ("GRU, own module", 640, 5, False, 48, 6, False, "fsdp", 2, 1, "auto"),
-]
-JUDGED_SEED = 10
-JUDGED = ("electra", "opt", "gemma", "gpt-neox", "bart", "convnext")
+DRAW_SEED = 10
+SHARED = ("electra", "opt", "gemma", "gpt-neox", "bart", "convnext")
 OWN = "transformer encoder, own module"
+ALONE = ("roberta", "opt", "llama, long rows", "t5", "vit", "resnet", "mixtral", "GRU, own module")
 SMALL = ("electra", "convnext", OWN)
 """Families with few weights for their width."""
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--grid", action="append", choices=("fitted", "judged"), help="measure")
-    arguments.add_argument("--seed", type=int, default=JUDGED_SEED, help="of the judged grid")
+    arguments.add_argument("--grid", action="append", choices=("alone", "shared"), help="measure")
+    arguments.add_argument("--seed", type=int, default=DRAW_SEED, help="of the cases")
     arguments.add_argument("--results", type=Path, default=ROOT / "bench/fit_processes.jsonl")
     arguments.add_argument("--page", type=Path, help="the page whose table is written")
     arguments.add_argument("--predict", action="store_true", help="predict anew by `check`")
     given = arguments.parse_args()
-    fitted = [dict(zip(NAMES, case, strict=True)) for case in FITTED]
-    grids = {"fitted": fitted, "judged": draw(given.seed)}
+    grids = {"alone": draw_alone(given.seed), "shared": draw(given.seed)}
     known = _read(given.results)
     for grid in given.grid or grids:
         for case in grids[grid]:
@@ -113,8 +99,29 @@ def draw(seed: int) -> list[dict[str, Any]]:
             "accum": choose.choice((1, 1, 2)),
             "joined": "auto",
         }
-        for name in (*JUDGED, OWN)
+        for name in (*SHARED, OWN)
         for parallel in ("ddp", "fsdp")
+    ]
+
+
+def draw_alone(seed: int) -> list[dict[str, Any]]:
+    """The cases of a seed in one process: each family in larger batches."""
+    choose = random.Random(seed)
+    return [
+        {
+            "arch": name,
+            "width": choose.choice((320, 384, 448)),
+            "layers": choose.randint(3, 6),
+            "lora": choose.random() < 0.35 and True in FAMILIES[name].lora,
+            "length": 224 if FAMILIES[name].input == "images" else choose.choice((64, 96, 160)),
+            "rows": choose.choice((4, 6, 8)),
+            "ckpt": choose.random() < 0.35 and True in FAMILIES[name].ckpt,
+            "parallel": "ddp",
+            "processes": 1,
+            "accum": choose.choice((1, 1, 2)),
+            "joined": "auto",
+        }
+        for name in (*ALONE, OWN, "conv and LSTM")
     ]
 
 
@@ -144,7 +151,7 @@ def predict(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _start(command: str, case: dict[str, Any], folder: Path, more: list[str], out: Any) -> Any:
-    count = ["--processes", str(case["processes"])]
+    count = ["--processes", str(case["processes"])] if case["processes"] > 1 else []
     error = subprocess.STDOUT if command == "train" else subprocess.DEVNULL
     environment = {**os.environ, "SUREFIT_CACHE": str(folder / "cache")}
     words = [sys.executable, "-m", "surefit", command, *more, *count]
@@ -156,10 +163,12 @@ def _predicted(memory: dict[str, Any]) -> dict[str, Any]:
 
 
 def watch(process: Any, count: int, plan: Path) -> tuple[list[int], list[int]]:
-    """Peak bytes of its children until a process ends: before a file is there, and after."""
+    """Peak bytes of a process, or its children: before a file is there, and after."""
     parent, peaks, children = psutil.Process(process.pid), ({}, {}), []
     while process.poll() is None:
-        if len(children) < count:
+        if count == 1:
+            children = [process.pid]
+        elif len(children) < count:
             children = [child.pid for child in parent.children()]
         at: dict[int, int] = peaks[plan.exists()]
         for child in children:
@@ -176,30 +185,32 @@ def watch(process: Any, count: int, plan: Path) -> tuple[list[int], list[int]]:
 def report(results: list[tuple[str, dict[str, Any]]]) -> str:
     """The tables of the page."""
     lines = [
-        f"{len(results)} runs with gloo on {os.cpu_count()} cores, torch {torch.__version__}; MB "
+        f"{len(results)} runs on {os.cpu_count()} cores, torch {torch.__version__}; MB "
         "of the process that needs the most; error is predicted / measured − 1.",
         "",
         "| | cases | median error | most under | most over |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for grid in ("fitted", "judged"):
-        for parallel in ("ddp", "fsdp"):
-            cases = [c for name, c in results if name == grid and c["parallel"] == parallel]
-            errors = [_error(case) for case in cases]
-            if errors:
-                middle = statistics.median(map(abs, errors))
-                lines.append(
-                    f"| {grid}, {parallel} | {len(errors)} | {middle:.1%} "
-                    f"| {min(errors):+.1%} | {max(errors):+.1%} |"
-                )
+    for kind in ("one process", "ddp", "fsdp"):
+        errors = [_error(case) for _, case in results if _kind(case) == kind]
+        if errors:
+            middle = statistics.median(map(abs, errors))
+            lines.append(
+                f"| {kind} | {len(errors)} | {middle:.1%} "
+                f"| {min(errors):+.1%} | {max(errors):+.1%} |"
+            )
     lines += [
         "",
-        "| grid | model | width × layers | LoRA | length | rows | checkpointing | parallel "
-        "| processes | grad_accum | planning | predicted | measured | error |",
-        f"|{' --- |' * 14}",
+        "| model | width × layers | LoRA | length | rows | checkpointing | shared by | grad_accum "
+        "| planning | predicted | measured | error |",
+        f"|{' --- |' * 12}",
     ]
-    lines += [_line(grid, case) for grid, case in results]
+    lines += [_line(case) for _, case in results]
     return "\n".join(lines)
+
+
+def _kind(case: dict[str, Any]) -> str:
+    return str(case["parallel"]) if case["processes"] > 1 else "one process"
 
 
 def _error(case: dict[str, Any]) -> float:
@@ -211,17 +222,15 @@ def _measured(case: dict[str, Any]) -> int:
     return int(max(*case["planning"], *case["resident"]))
 
 
-def _line(grid: str, case: dict[str, Any]) -> str:
+def _line(case: dict[str, Any]) -> str:
     shown = [
-        grid,
         case["arch"],
         f"{case['width']} × {case['layers']}",
         "yes" if case["lora"] else "no",
         case["length"],
         case["rows"],
         "on" if case["ckpt"] else "off",
-        case["parallel"],
-        case["processes"],
+        f"{case['processes']}, {case['parallel']}" if case["processes"] > 1 else "1",
         case["accum"],
         f"{max(case['planning']) / 1e6:.0f}",
         f"{case['predicted'] / 1e6:.0f}",

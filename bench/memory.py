@@ -1,6 +1,6 @@
 """Peak memory on data far larger than the memory limit, and the speed of reading from disk.
 
-    python bench/memory.py [--gb 8] [--text-gb 1] [--only shards rows text speed] [--write]
+    python bench/memory.py [--gb 8] [--text-gb 1] [--only shards npz rows text speed] [--write]
 
 Every run is a separate process. The sum of `Pss_Anon` and `Pss_Shmem` over it and its children is
 sampled ten times a second. `--write` writes docs/memory.md.
@@ -64,15 +64,23 @@ def watch(command: list[str], env: dict[str, str]) -> Watched:
     return Watched(peak, time.perf_counter() - began, output)
 
 
-def surefit_run(work: Path, data: Path, options: list[str]) -> Watched:
-    """Run `surefit train` into a new folder, with an empty cache."""
+WITH_CORES = """
+import os
+os.sched_getaffinity = lambda pid: set(range({cores}))
+from surefit.cli import main
+main()
+"""
+
+
+def surefit_run(work: Path, data: Path, options: list[str], cores: int | None = None) -> Watched:
+    """Run `surefit train` into a new folder, with an empty cache, as if there were more cores."""
     output, cache = work / "run", work / "cache"
     shutil.rmtree(output, ignore_errors=True)
     shutil.rmtree(cache, ignore_errors=True)
+    as_module = ["-m", "surefit"] if cores is None else ["-c", WITH_CORES.format(cores=cores)]
     command = [
         sys.executable,
-        "-m",
-        "surefit",
+        *as_module,
         "train",
         "--data",
         str(data),
@@ -152,6 +160,23 @@ def shards(work: Path, gb: float) -> list[tuple[str, str]]:
     ]
 
 
+def npz(work: Path, gb: float) -> list[tuple[str, str]]:
+    """Six archives with labels, plain and compressed; as many child processes as with 8 cores."""
+    found, num_files = [], 6
+    for name, save in (("plain", np.savez), ("compressed", np.savez_compressed)):
+        folder, random = work / f"npz-{name}-{gb:g}", np.random.default_rng(0)
+        per_file = round(to_bytes(gb) / num_files / ROW_BYTES)
+        folder.mkdir(exist_ok=True)
+        for number in range(len(list(folder.iterdir())), num_files):
+            values = random.standard_normal((per_file, STEPS, WIDTH), dtype=np.float32)
+            save(folder / f"part-{number}.npz", X=values, y=np.arange(per_file) % 4)
+        options = ["--task", "feature-classification", "--model", "tiny:bert", *SHORT]
+        ours = surefit_run(work, folder, [*options, "--max-memory-gb", "1"], cores=8)
+        shown = f"{gb:g} GB of {name} `.npz` files, 8 cores, `--max-memory-gb 1`: peak memory"
+        found.append((shown, show_gb(ours.peak_bytes)))
+    return found
+
+
 def rows(work: Path, gb: float) -> list[tuple[str, str]]:
     """Growth of peak memory with ten times the rows."""
     peaks = []
@@ -229,6 +254,7 @@ def speed(work: Path, gb: float) -> list[tuple[str, str]]:
 
 PARTS: dict[str, Callable[[Path, float], list[tuple[str, str]]]] = {
     "shards": shards,
+    "npz": npz,
     "rows": rows,
     "text": text,
     "speed": speed,
@@ -239,6 +265,7 @@ def main() -> None:
     """Run the selected parts, print the table, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gb", type=float, default=8, help="size of the shards")
+    parser.add_argument("--npz-gb", type=float, default=3, help="size of the archives")
     parser.add_argument("--text-gb", type=float, default=1, help="size of the larger text")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument(
@@ -251,7 +278,7 @@ def main() -> None:
     results_file = work / "results.json"
     results = json.loads(results_file.read_text()) if results_file.exists() else {}
     for part in asked.only:
-        size = asked.text_gb if part == "text" else asked.gb
+        size = {"text": asked.text_gb, "npz": asked.npz_gb}.get(part, asked.gb)
         results[part] = PARTS[part](work, size)
         results_file.write_text(json.dumps(results))
         for name, value in results[part]:

@@ -1,6 +1,6 @@
 """Whether the order of batches costs learning: validation losses against a plain shuffle.
 
-python bench/order.py [--windows] [--seeds 6] [--only NAME ...] [--results FILE]
+python bench/order.py [--blocks] [--seeds 6] [--only NAME ...] [--results FILE]
                       [--page docs/order.md]
 
 Each data set is trained with each order and the same seeds, in micro-batches of 8 rows and in steps
@@ -9,8 +9,8 @@ and the mean difference from a plain shuffle of padded rows with its standard er
 worse if the difference is more than twice its standard error. Exits with 1 if a default is. Losses
 are kept run by run in FILE, so that an interrupted call goes on.
 
-With --windows, the order of large data is compared: shards of consecutive rows in windows, scaled
-down to these data sets. Their rows are sorted by class or length first, the worst case for shards.
+With --blocks, the order of data that exceeds memory is compared: blocks of consecutive rows, scaled
+down to these data sets. Their rows are sorted by class or length first, the worst case for blocks.
 The page keeps its other parts.
 """
 
@@ -27,12 +27,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
@@ -42,14 +39,16 @@ from real_runs import machine  # noqa: E402
 DATA = Path(os.environ.get("SUREFIT_SHARED", ROOT.parent / "shared")) / "data"
 SHAPES = ((8, 1), (8, 4))
 EPOCHS = 3
+PLAIN = {"order": "shuffle", "padding_free": "off"}
 ORDERS: dict[str, dict[str, Any]] = {
     "default": {},
     "grouped": {"order": "grouped", "padding_free": "off"},
 }
-WINDOW_ORDERS = ("windows",)
-DEFAULTS = ("default", "windows")
-WINDOW_ROWS = 256
-"""Rows of a window here; with steps of 8 × 4 rows, windows have the 1024 rows of 32 steps."""
+BLOCK_ORDERS = ("blocks",)
+DEFAULTS = ("default", "blocks")
+BLOCK_ROWS = 16
+"""Rows of a block here; the order makes it fewer, so that a window has 4 blocks a row of a step."""
+WINDOW_BLOCKS = 16
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def sorted_rows(
     return lambda: sorted(read(), key=key)
 
 
-WINDOW_SETS = (
+BLOCK_SETS = (
     Set(
         "sms-spam by class",
         sorted_rows(some_rows("sms-spam/sms.tsv", 1600), lambda row: row["label"]),
@@ -143,19 +142,18 @@ WINDOW_SETS = (
 
 
 @contextmanager
-def small_windows() -> Iterator[None]:
-    """Every run in windows, of few rows."""
-    from surefit.batches import window_order
+def small_blocks() -> Iterator[None]:
+    """Every run in blocks, and windows of few rows."""
+    from surefit.batches import cut_steps
+    from surefit.plan import layout
 
-    sizes = {"LARGE_ROWS": 0, "WINDOW_ROWS": WINDOW_ROWS}
-    own = {name: getattr(window_order, name) for name in sizes}
-    for name, size in sizes.items():
-        setattr(window_order, name, size)
+    own = cut_steps.WINDOW_BLOCKS, layout.block_rows
+    cut_steps.WINDOW_BLOCKS = WINDOW_BLOCKS
+    layout.block_rows = lambda *_: BLOCK_ROWS
     try:
         yield
     finally:
-        for name, size in own.items():
-            setattr(window_order, name, size)
+        cut_steps.WINDOW_BLOCKS, layout.block_rows = own
 
 
 @contextmanager
@@ -163,27 +161,24 @@ def plain_shuffle() -> Iterator[None]:
     """Rows in the order of torch's `randperm`, cut as they come, instead of surefit's order."""
     import torch
 
-    from surefit.batches import order
+    from surefit.batches.keyed_permutation import RowOrder
 
-    def make_epoch(batches: order.Batches, epoch: int) -> order.Epoch:
-        chance = torch.Generator().manual_seed(1_000 * batches.seed + epoch)
-        rows = torch.randperm(len(batches.lengths), generator=chance).numpy()
-        micro = np.append(np.arange(0, len(rows), batches.batch_size), len(rows))
-        steps = np.append(np.arange(0, len(micro) - 1, batches.micro_per_step), len(micro) - 1)
-        return order.Epoch(rows, micro, steps)
+    def rows(order: RowOrder, first: int, end: int) -> Any:
+        chance = torch.Generator().manual_seed(1_000 * order.seed + order.epoch)
+        return torch.randperm(order.num_rows, generator=chance).numpy()[first:end]
 
-    own, order._make_epoch = order._make_epoch, lru_cache(maxsize=8)(make_epoch)
+    own, RowOrder.rows = RowOrder.rows, rows  # type: ignore[method-assign]
     try:
         yield
     finally:
-        order._make_epoch = own
+        RowOrder.rows = own  # type: ignore[method-assign]
 
 
 def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[float]:
     """The validation loss after each epoch."""
     import surefit
 
-    orders = {"plain": plain_shuffle, "windows": small_windows}
+    orders = {"plain": plain_shuffle, "blocks": small_blocks}
     order = orders[name]() if name in orders else nullcontext()
     with tempfile.TemporaryDirectory() as folder, order:
         run = surefit.train(
@@ -198,7 +193,7 @@ def losses(data: Set, shape: tuple[int, int], seed: int, name: str) -> list[floa
             generate={"rows": 0},
             seed=seed,
             output=f"{folder}/run",
-            **({"padding_free": "off"} if name == "plain" else ORDERS.get(name, {})),
+            **(PLAIN if name == "plain" else ORDERS.get(name, {})),
         )
         return [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
 
@@ -293,14 +288,14 @@ def main() -> int:
     from surefit.data.cache import cache_folder
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--windows", action="store_true", help="compare the order of large data")
+    parser.add_argument("--blocks", action="store_true", help="compare the order in blocks")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--only", nargs="*", default=[], help="data sets whose name contains one")
     parser.add_argument("--results", type=Path, default=cache_folder() / "order.jsonl")
     parser.add_argument("--page", type=Path, help="write the page here instead of to stdout")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    sets, orders = (WINDOW_SETS, WINDOW_ORDERS) if args.windows else (SETS, tuple(ORDERS))
+    sets, orders = (BLOCK_SETS, BLOCK_ORDERS) if args.blocks else (SETS, tuple(ORDERS))
     sets = tuple(
         data for data in sets if not args.only or any(part in data.name for part in args.only)
     )
@@ -308,7 +303,7 @@ def main() -> int:
     if args.page is None:
         print(text)
     else:
-        write_part(args.page, "windows" if args.windows else "orders", text)
+        write_part(args.page, "blocks" if args.blocks else "orders", text)
     return 0 if fine else 1
 
 

@@ -250,7 +250,8 @@ def report_of(case: Case, folder: Path) -> str:
     outcome = run(case, folder)
     found = outcome.found(case)
     if found is None:
-        return "fine" if not outcome.complaint(case) else MISSED
+        expected = f"note, row {case.row}" if case.row is not None else "note"
+        return MISSED if outcome.complaint(case) else expected if case.is_note else "fine"
     row = found["where"].get("row")
     place = f", row {row}" if row is not None else ""
     return f"{found['severity']}{place}"
@@ -279,7 +280,7 @@ def page(results: list[Result]) -> str:
         "such a script: `load_dataset`, a tokenizer, the stock collator, the Trainer of",
         "transformers, one epoch on the CPU. TRL's SFTTrainer gets the rows of language models as",
         "they are read, with its defaults. *Silent* means that it trained without an error. The",
-        "column surefit has the severity of the finding, and the row that it names.",
+        "column surefit has the severity of the finding, or `note`, and the row that it names.",
         "",
         f"Of {len(faults)} faults, surefit reports {named} before the first step. The Trainer",
         f"crashes on {peers['crash']} and trains silently on {peers['silent']}. Of {len(healthy)}",
@@ -291,9 +292,10 @@ def page(results: list[Result]) -> str:
         "| code | fault | surefit | HF Trainer | TRL SFTTrainer |",
         "| --- | --- | --- | --- | --- |",
     ]
-    lines += [
-        f"| {r.case.code} | {r.case.name} | {r.surefit} | {r.peer} | {r.trl} |" for r in faults
-    ]
+    for result in faults:
+        code = "note" if result.case.is_note else result.case.code
+        cells = (code, result.case.name, result.surefit, result.peer, result.trl)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -78,12 +78,11 @@ def measure(model: Path, out: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from surefit.memory.process_memory import anonymous_bytes
-    from surefit.models.gathered_model import Skeleton
     from surefit.models.load_shards import build_late, fill_divided, late_weights
-    from surefit.models.shard_module import shard_module
+    from surefit.models.sharding import Skeleton, shard_module
     from surefit.processes import is_main, num_processes, process_index
-    from surefit.run.checkpoint_state import State
     from surefit.run.checkpoints import save_checkpoint
+    from surefit.run.choose_checkpoint import State
 
     mesh = start_group(num_processes())
     config = AutoConfig.from_pretrained(model)

@@ -36,7 +36,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "padding-free, max_tokens=4096": {"max_tokens": 4096, "padding_free": True},
     "padded, 8 × 4 rows per process": {"grad_accum": 4},
 }
-BLOCK_ROWS = 1 << 20
+DRAWN_ROWS = 1 << 20
+ROW_BYTES, MEMORY_BYTES = 1_200, 16 * 10**9
+"""Size of a row in the Store, and the memory that decides whether rows are read in blocks."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Cost:
     """What planning and resuming took, and how well processes share the steps."""
 
     num_steps: int
-    window_rows: int | None
+    block_rows: int
     plan_seconds: float
     plan_bytes: int
     imbalance: float
@@ -66,9 +68,9 @@ def write_lengths(path: Path, num_rows: int) -> None:
 
     The drift stands for data whose files differ. A million lengths are drawn and repeated.
     """
-    drawn = np.random.default_rng(0).lognormal(4.5, 0.8, BLOCK_ROWS).astype(np.float32)
+    drawn = np.random.default_rng(0).lognormal(4.5, 0.8, DRAWN_ROWS).astype(np.float32)
     with path.open("wb") as file:
-        for start in range(0, num_rows, BLOCK_ROWS):
+        for start in range(0, num_rows, DRAWN_ROWS):
             drift = np.float32(1 + 0.2 * start / num_rows)
             block = (drawn[: num_rows - start] * drift).clip(8, 2048).astype(np.int32)
             block.tofile(file)
@@ -76,22 +78,22 @@ def write_lengths(path: Path, num_rows: int) -> None:
 
 def make_batches(lengths: Any, case: Case) -> Any:
     """The order as planning makes it."""
+    from surefit.batches.keyed_permutation import block_rows
     from surefit.plan import fit_in_memory
-    from surefit.plan.choose_windows import choose_order_windows
 
     settings = {"grad_accum": 1, "max_tokens": None, "padding_free": False, **LAYOUTS[case.layout]}
     batches = fit_in_memory.make_batches(
         lengths, 0, BATCH_SIZE, settings["grad_accum"], settings["max_tokens"], "auto",
         case.processes,
     )  # fmt: skip
-    (windows, _), _ = choose_order_windows(lengths, {})
-    return replace(batches, windows=windows, padding_free=settings["padding_free"])
+    blocks = block_rows(case.rows, case.rows * ROW_BYTES, MEMORY_BYTES)
+    return replace(batches, block_rows=blocks, padding_free=settings["padding_free"])
 
 
 def plan(lengths: Any, case: Case) -> tuple[int, float]:
     """All that a plan computes from the lengths: steps in an epoch, and the imbalance."""
-    from surefit.checks.batch_padding import check_padding
-    from surefit.plan.choose_windows import check_shares
+    from surefit.checks.module_checks import check_padding
+    from surefit.plan.layout import check_shares
     from surefit.plan.plan import batches_dict
 
     batches = make_batches(lengths, case)
@@ -100,7 +102,7 @@ def plan(lengths: Any, case: Case) -> tuple[int, float]:
     batches.worst_rows(1)
     batches.median_rows()
     batches.total_positions()
-    return batches.num_steps(0), batches.imbalance()
+    return batches.steps_per_epoch, batches.imbalance()
 
 
 def seek(lengths: Any, case: Case) -> None:
@@ -108,7 +110,7 @@ def seek(lengths: Any, case: Case) -> None:
     from surefit.training.schedule import places
 
     batches = make_batches(lengths, case)
-    num_steps = batches.num_steps(0)
+    num_steps = batches.steps_per_epoch
     place = next(places(batches, num_steps // 2, num_steps))
     batches.share(place.epoch, place.index, case.processes // 2)
     batches.step_rows(place.epoch, place.index)
@@ -128,35 +130,25 @@ def measure(work: Callable[[], Any]) -> tuple[Any, float, int]:
 
 def forget_orders() -> None:
     """Empty the caches, as in a new process."""
-    from surefit.batches import order, window_order
+    from surefit.batches import cut_steps, order
 
-    for cached in (
-        order._make_epoch,
-        order._find_worst,
-        window_order.find_edges,
-        window_order.make_window,
-        window_order.sample_steps,
-    ):
-        cached.cache_clear()
+    for module in (cut_steps, order):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
 
 
 def run_case(case: Case, file: Path) -> Cost:
     """Plan and resume one case."""
+    from surefit.batches.cut_steps import row_order
     from surefit.encode.store import map_array
 
     lengths = map_array(file, np.dtype(np.int32))
     batches = make_batches(lengths, case)
     (num_steps, imbalance), plan_seconds, plan_bytes = measure(lambda: plan(lengths, case))
     _, seek_seconds, seek_bytes = measure(lambda: seek(lengths, case))
-    window_rows = None
-    if batches.windows is not None:
-        from surefit.batches.window_order import find_edges
-
-        edges = find_edges(batches)
-        window_rows = edges.first_row(1) - edges.first_row(0)
-    return Cost(
-        num_steps, window_rows, plan_seconds, plan_bytes, imbalance, seek_seconds, seek_bytes
-    )
+    blocks = row_order(batches, 0).block_rows
+    return Cost(num_steps, blocks, plan_seconds, plan_bytes, imbalance, seek_seconds, seek_bytes)
 
 
 def simulate(
@@ -184,8 +176,8 @@ def tables(results: list[tuple[Case, Cost]]) -> str:
         lines += [
             f"### {layout[0].upper()}{layout[1:]}",
             "",
-            "| rows | processes | steps per epoch | window | time to plan | memory to plan "
-            "| per row | waiting | time to seek | memory to seek |",
+            "| rows | processes | steps per epoch | rows in a block | time to plan "
+            "| memory to plan | per row | waiting | time to seek | memory to seek |",
             "| ---: " * 10 + "|",
         ]
         for case, cost in results:
@@ -196,12 +188,11 @@ def tables(results: list[tuple[Case, Cost]]) -> str:
 
 
 def _cells(case: Case, cost: Cost) -> list[str]:
-    window = "all rows" if cost.window_rows is None else f"{cost.window_rows:,}"
     return [
         f"{case.rows:,}",
         f"{case.processes:,}",
         f"{cost.num_steps:,}",
-        window,
+        f"{cost.block_rows}",
         f"{cost.plan_seconds:.1f} s",
         f"{cost.plan_bytes / 1e6:.0f} MB",
         f"{cost.plan_bytes / case.rows:.2f} B",

@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
 from surefit.batches.batch_layout import PADDING_FREE
-from surefit.models.tiny_architectures import FAMILIES
+from surefit.models.tiny_config import tiny_families
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,7 +37,7 @@ def main() -> None:
     only = parser.parse_args().only
     sections = []
     for task, rows in ROWS.items():
-        names = [arch for arch in FAMILIES[task] if not only or arch in only]
+        names = [arch for arch in tiny_families()[task] if not only or arch in only]
         chosen = {arch: choices(task, arch, rows) for arch in names}
         for arch, choice in chosen.items():
             print(task, arch, choice, flush=True)
@@ -56,8 +56,7 @@ def choices(task: str, arch: str, rows: list[dict[str, str]]) -> dict[str, Any]:
             return {"failed": f"{type(error).__name__}: {error}"[:120]}
     if not plan.ok:
         return {"failed": "; ".join(f.message for f in plan.findings if f.severity == "error")}
-    notes = [f.message for f in plan.findings if f.code in ("SF500", "SF501")]
-    return {**plan.choices, "notes": notes}
+    return dict(plan.choices)
 
 
 def section(task: str, chosen: dict[str, dict[str, Any]]) -> str:

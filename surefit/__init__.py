@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
     from surefit.batches.collator import Collator
     from surefit.batches.field import Field
+    from surefit.custom_loop.disk_dataset import open_data
+    from surefit.custom_loop.torch_loaders import loaders
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.explainer import explain
     from surefit.findings import Finding
     from surefit.models.feature_model import AdaptiveProjection
-    from surefit.own_loop.disk_dataset import open_data
-    from surefit.own_loop.torch_loaders import loaders
     from surefit.tasks.task_spec import TaskSpec
 
 __version__ = "0.6.0"
@@ -37,8 +37,8 @@ _HOMES = {
     "explain": "surefit.explainer",
     "inspect": "surefit.api",
     "load": "surefit.api",
-    "loaders": "surefit.own_loop.torch_loaders",
-    "open_data": "surefit.own_loop.disk_dataset",
+    "loaders": "surefit.custom_loop.torch_loaders",
+    "open_data": "surefit.custom_loop.disk_dataset",
     "predict": "surefit.api",
     "train": "surefit.api",
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 from surefit.data.cache import use_cache
 from surefit.data.data_rules import NO_DATA
+from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
@@ -25,23 +26,35 @@ if TYPE_CHECKING:
     from surefit.inspection.table_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
     from surefit.plan.plan import Plan
-    from surefit.run.fold_runs import FoldRuns
+    from surefit.training.folds import FoldRuns
 
 
 @overload
-def check(*, trainer: Any) -> Checkup: ...
+def check(*, trainer: Any, quiet: bool = False) -> Checkup: ...
 @overload
 def check(**options: Any) -> Plan: ...
 def check(
-    *, trainer: Any = None, trust_code: str | Sequence[str] = (), **options: Any
+    *,
+    trainer: Any = None,
+    trust_code: str | Sequence[str] = (),
+    quiet: bool = False,
+    **options: Any,
 ) -> Plan | Checkup:
     """Plan a run and stop there: `plan.ok`, `plan.findings`, `plan.ledger`.
 
     Takes the options of `surefit train` with underscores; `data` may be a list of dicts and
     `model` an nn.Module. Or takes a `transformers.Trainer` (or TRL's) alone, and checks that.
+    Plan and findings are shown as the command shows them, on stderr or in the notebook; with
+    `quiet=True`, nothing is.
     """
+    from surefit.cli.display import make_display, show_checkup
+
     if trainer is None:
-        return check_request(make_request(options, trust_code=_names(trust_code)))
+        request = make_request(options, trust_code=_names(trust_code))
+        with make_display(quiet) as display:
+            plan = check_request(request, display.progress)
+            display.show_plan(plan)
+        return plan
     if options:
         raise UsageError(
             f"trainer was given together with {', '.join(options)}.",
@@ -49,42 +62,29 @@ def check(
         )
     from surefit.checks.hf_trainer import check_trainer
 
-    return check_trainer(trainer)
+    checkup = check_trainer(trainer)
+    show_checkup(checkup, make_display(quiet).console)
+    return checkup
 
 
 def check_request(request: Request, progress: Progress = silent) -> Plan:
     """Plan a run; `fit` measured tries its largest batch, `rehearse` also its later phases."""
-    from surefit.plan.fit_on_disk import fit_on_disk
+    from surefit.plan.disk import fit_on_disk
     from surefit.plan.make_plan import make_plan
-    from surefit.training.train_folds import wants_folds
+    from surefit.training.folds import check_folds, wants_folds
 
     if wants_folds(request):
-        return _check_folds(request, progress)
+        return check_folds(request, lambda fold: check_request(fold, progress))
     folder = choose_folder(request.config.output, "run")  # refused as `train` would
     plan = fit_on_disk(make_plan(request, progress), folder)
     rehearsed = request.config.rehearse
     if (request.config.fit == "predicted" and not rehearsed) or not plan.ok:
         return plan
-    from surefit.training.prove_plan import measure_plan
-    from surefit.training.start import refuse_weightless, rehearse_check
+    from surefit.training.rehearse import measure_plan, rehearse
+    from surefit.training.run import refuse_weightless
 
     refuse_weightless(plan)
-    return measure_plan(plan, rehearse_check if rehearsed else None)
-
-
-def _check_folds(request: Request, progress: Progress) -> Plan:
-    """The plan of the first fold, with what all folds take and have found."""
-    from surefit.plan.join_folds import join_folds
-    from surefit.training.train_folds import choose_folds_folder, fold_request
-
-    choose_folds_folder(request.config.output)
-    num_folds = request.config.split.folds
-    assert num_folds is not None
-    plans = []
-    for fold in range(num_folds):
-        plans.append(check_request(fold_request(request, fold), progress))
-        progress("checking folds", fold + 1, num_folds)
-    return join_folds(plans)
+    return measure_plan(plan, rehearse if rehearsed else None)
 
 
 def train(
@@ -95,6 +95,7 @@ def train(
     callbacks: Sequence[Callable[[Mapping[str, Any]], None]] = (),
     resume: str | Path | None = None,
     trust_code: str | Sequence[str] = (),
+    quiet: bool = False,
     **options: Any,
 ) -> Run | FoldRuns:
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
@@ -108,20 +109,28 @@ def train(
     run. With
     `split={"folds": 5}`, the result has the `runs` of the folds and the mean and spread of their
     `metrics`.
+    Plan, findings, progress and result are shown as the command shows them, on stderr or in the
+    notebook; with `quiet=True`, nothing is.
     """
-    from surefit.run.fold_runs import is_folds
+    from surefit.cli.display import fold_lines, make_display, run_lines, shown_folds, shown_run
+    from surefit.training.folds import is_folds, train_folds, wants_folds
     from surefit.training.resume import resume_run
-    from surefit.training.start import start_run
-    from surefit.training.train_folds import resume_folds, train_folds, wants_folds
+    from surefit.training.run import start_run
 
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
     trusted = _names(trust_code)
     request = make_request({**options, **passed, "callbacks": callbacks}, trust_code=trusted)
-    if resume is not None and is_folds(resume):
-        return resume_folds(resume, request, set(options), trust_code=trusted)
-    if resume is not None:
-        return resume_run(resume, request, set(options), trust_code=trusted)
-    return train_folds(request) if wants_folds(request) else start_run(request)
+    if wants_folds(request) if resume is None else is_folds(resume):
+        folds = train_folds(request, shown_folds(quiet), resume, options, trusted)
+        make_display(quiet).show_lines(fold_lines(folds))
+        return folds
+    with shown_run(quiet=quiet) as (display, listeners):
+        if resume is None:
+            run = start_run(request, listeners)
+        else:
+            run = resume_run(resume, request, set(options), listeners, trusted)
+        display.show_lines(run_lines(run))
+    return run
 
 
 def load(
@@ -142,29 +151,44 @@ def predict(
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
     probabilities: str | None = None,
+    quiet: bool = False,
 ) -> list[dict[str, Any]]:
     """Predictions for the rows of `data`, one dict per row; `trust_code` as in `load`.
 
     With `probabilities="all"`, a prediction of classes has the probabilities of all of them.
+    Progress is shown unless `quiet=True`.
     """
+    from surefit.cli.display import make_display
+
     opened = _opened(run, collate_fn, trust_code)
-    return list(iter_predictions(opened, data, model, probabilities))
+    with make_display(quiet) as display:
+        return list(iter_predictions(opened, data, model, probabilities, display.progress))
 
 
 def iter_predictions(
-    run: Run, data: Any, model: nn.Module | None = None, probabilities: str | None = None
+    run: Run,
+    data: Any,
+    model: nn.Module | None = None,
+    probabilities: str | None = None,
+    progress: Progress = silent,
 ) -> Iterator[dict[str, Any]]:
     """Predictions as they are made."""
-    from surefit.training.as_in_training import as_in_training
+    from surefit.tasks.custom import needs_loss_fn
+    from surefit.training.training_numerics import training_numerics
 
     config = run.config
     pipeline = run.open_pipeline(model)
     if probabilities is not None:
         pipeline = pipeline.with_probabilities(probabilities)
-    with use_cache(config.cache):  # left before the first row is given to the caller
+    # left before the first row is given to the caller
+    with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         table = open_table(data, config.read, config.on_bad_file, "test")
-    with as_in_training(run, pipeline.module):
-        yield from pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
+    with training_numerics(run, pipeline.module):
+        made = pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
+        progress("predicting", 0, table.num_rows)
+        for done, prediction in enumerate(made, start=1):
+            yield prediction
+            progress("predicting", done, table.num_rows)
 
 
 def evaluate(
@@ -173,20 +197,32 @@ def evaluate(
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
+    loss_fn: Callable[..., Any] | None = None,
+    quiet: bool = False,
 ) -> dict[str, Any]:
-    """The task's metrics on `data`, or on the validation rows; `trust_code` as in `load`."""
-    return evaluate_run(_opened(run, collate_fn, trust_code), data, model)[0].metrics
+    """The task's metrics on `data`, or on the validation rows; `trust_code` as in `load`.
+
+    A run of the task `custom` needs its `loss_fn` again; what `train` returned has it. Progress is
+    shown unless `quiet=True`.
+    """
+    from surefit.cli.display import make_display
+
+    opened = _opened(run, collate_fn, trust_code, loss_fn)
+    with make_display(quiet) as display:
+        return evaluate_run(opened, data, model, display.progress)[0].metrics
 
 
 def evaluate_run(
     run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
 ) -> tuple[Evaluation, Store]:
     """Metrics, and the encoded rows they were measured on."""
-    from surefit.training.as_in_training import as_in_training
-    from surefit.training.start import evaluation_settings
+    from surefit.pipeline.evaluation import EvaluationSettings
+    from surefit.tasks.custom import needs_loss_fn, require_loss_fn
+    from surefit.training.training_numerics import training_numerics
 
+    require_loss_fn(run.task, run.loss_fn)
     config, pipeline = run.config, run.open_pipeline(model)
-    with use_cache(config.cache):
+    with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
@@ -196,9 +232,8 @@ def evaluate_run(
             store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
-    settings = evaluation_settings(config)
-    with as_in_training(run, pipeline.module, exactly=True) as precision:
-        result = pipeline.evaluate(store, settings, progress=progress)
+    with training_numerics(run, pipeline.module, exactly=True) as precision:
+        result = pipeline.evaluate(store, EvaluationSettings.of(config), progress=progress)
     return replace(result, precision=precision), store
 
 
@@ -218,16 +253,19 @@ def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> S
     return plan.job.validation
 
 
-def inspect(data: Any, model: Any = None) -> DataReport:
+def inspect(data: Any, model: Any = None, quiet: bool = False) -> DataReport:
     """Columns, types, lengths, empties and duplicates; arrays, and how features will be read.
 
-    With a model, also what it expects of feature sequences.
+    With a model, also what it expects of feature sequences. Progress is shown unless `quiet=True`.
     """
+    from surefit.cli.display import make_display
     from surefit.inspection.data_report import inspect_data
     from surefit.models.open_model import open_model
     from surefit.user_code import NamedCode
 
-    return inspect_data(data, open_model(model, code=NamedCode()) if model is not None else None)
+    source = open_model(model, code=NamedCode()) if model is not None else None
+    with make_display(quiet) as display:
+        return inspect_data(data, source, display.progress)
 
 
 def _names(trust_code: str | Sequence[str]) -> tuple[str, ...]:
@@ -238,8 +276,9 @@ def _opened(
     run: Run | str | Path,
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
+    loss_fn: Callable[..., Any] | None = None,
 ) -> Run:
     from surefit.run.exported_model import open_trained
 
     run = run if isinstance(run, Run) else open_trained(run, _names(trust_code))
-    return run if collate_fn is None else run.with_collate_fn(collate_fn)
+    return run.with_functions(collate_fn, loss_fn) if collate_fn or loss_fn else run

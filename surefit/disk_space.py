@@ -1,11 +1,10 @@
-"""What is free on the file system of a folder, and which folders are on another one."""
+"""What is free on the file system of a folder, and what a folder takes."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,12 +18,6 @@ def existing_place(path: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
     path = path.absolute()
     return next(place for place in (path, *path.parents) if os.path.exists(place))
-
-
-def on_other_disk(path: Path, others: Iterable[Path]) -> list[Path]:
-    """Those of `others` that are on another file system than `path`."""
-    here = existing_place(path).stat().st_dev
-    return [each for each in others if existing_place(each).stat().st_dev != here]
 
 
 def size_of(path: Path) -> int:

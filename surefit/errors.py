@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from surefit.shown_places import as_shown
+from surefit.printable import redact
 
 if TYPE_CHECKING:
     from surefit.findings import Finding
@@ -30,10 +30,14 @@ class SurefitError(Exception):
 
     def __init__(self, message: str | Sequence[str], fix: str = "") -> None:
         lines = (message,) if isinstance(message, str) else tuple(message)
-        self.lines = tuple(as_shown(line) for line in lines)
+        self.lines = tuple(redact(line) for line in lines)
         self.message = "\n".join(self.lines)
         super().__init__(self.message)
-        self.fix = as_shown(fix)
+        self.fix = redact(fix)
+
+    def __str__(self) -> str:
+        """The message and the fix, so that the end of a traceback says what to do."""
+        return f"{self.message}\nfix: {self.fix}" if self.fix else self.message
 
 
 class UsageError(SurefitError):
@@ -49,6 +53,10 @@ class FindingError(SurefitError):
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         super().__init__(findings[0].message + more, findings[0].fix)
         self.findings = findings
+
+    def __str__(self) -> str:
+        """Every finding with its place and its fix."""
+        return "\n".join(map(str, self.findings))
 
 
 class RunFailedError(SurefitError):
@@ -66,9 +74,9 @@ class InterruptedRunError(SurefitError):
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception; empty where its own `__str__` fails."""
+    """The message of an exception, without a fix; empty where its own `__str__` fails."""
     try:
-        return str(error)
+        return error.message if isinstance(error, SurefitError) else str(error)
     except Exception:
         return ""
 

@@ -8,6 +8,7 @@ raised as they would be without children.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -16,8 +17,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -26,6 +28,10 @@ Made = TypeVar("Made")
 FEWEST_ROWS = 10_000
 """Fewer rows are not worth the processes."""
 MOST_PROCESSES = 8
+CHILD_BYTES = 20_000_000
+"""What a child has of its own besides its work: pages of its parent that it writes to, its heap."""
+MEMORY_SHARE = 0.5
+"""Share of the memory that is still free within the limit that all children may use."""
 STALL_SECONDS = 120.0
 """A child that returns nothing for so long is given up, for example if it waits for a lock that
 another thread held when it was forked."""
@@ -34,6 +40,9 @@ _DEATH_SIGNAL = 1
 
 _make: Callable[[Any], Any] | None = None
 _asked: ContextVar[int | None] = ContextVar("children", default=None)
+FreeBytes = Callable[[], int]
+"""Return freed memory to the system, and return how much is free within the limit."""
+_free_bytes: ContextVar[FreeBytes | None] = ContextVar("free_bytes", default=None)
 
 
 @contextmanager
@@ -46,14 +55,42 @@ def use_children(count: int | None) -> Iterator[None]:
         _asked.reset(before)
 
 
-def num_children(num_rows: int) -> int:
-    """How many processes should share work on so many rows; 0 if this one should do it alone."""
-    asked = _asked.get()
-    if asked is not None and sys.platform == "linux":
-        return 0 if asked == 1 else asked
+@contextmanager
+def limit_children(free_bytes: FreeBytes) -> Iterator[None]:
+    """While the block runs, this process and its children stay within the memory that is free."""
+    before = _free_bytes.set(free_bytes)
+    try:
+        yield
+    finally:
+        _free_bytes.reset(before)
+
+
+def num_children(num_rows: int, work_bytes: int) -> int:
+    """How many processes should share work on so many rows; 0 if this one should do it alone.
+
+    `work_bytes` is the memory that a child's work takes, with its results that wait here.
+    """
     can_fork = sys.platform == "linux" and not multiprocessing.current_process().daemon
-    cores = len(os.sched_getaffinity(0)) if can_fork else 1
-    return min(cores, MOST_PROCESSES) if num_rows >= FEWEST_ROWS and cores > 1 else 0
+    asked = _asked.get()
+    if asked is None:
+        wanted = min(len(os.sched_getaffinity(0)), MOST_PROCESSES) if can_fork else 1
+        wanted = wanted if num_rows >= FEWEST_ROWS else 1
+    else:
+        wanted = asked if sys.platform == "linux" else 1
+    free_bytes = _free_bytes.get()
+    if wanted < 2:
+        return 0
+    return wanted if free_bytes is None else num_that_fit(wanted, free_bytes(), work_bytes)
+
+
+def num_that_fit(wanted: int, free_bytes: int, work_bytes: int) -> int:
+    """How many children fit into their share of the free memory; a single one is not worth it.
+
+    >>> num_that_fit(8, 800_000_000, work_bytes=40_000_000)
+    6
+    """
+    fit = min(wanted, int(MEMORY_SHARE * free_bytes) // (CHILD_BYTES + work_bytes))
+    return fit if fit > 1 else 0
 
 
 @contextmanager
@@ -81,51 +118,31 @@ def _results(
     pool: ProcessPoolExecutor, make: Callable[[Item], Made], items: Iterable[Item], ahead: int
 ) -> Iterator[Made]:
     waiting: deque[tuple[Item, Future[tuple[Made] | None] | None]] = deque()
-    works = True
-    for item in items:
-        future: Future[tuple[Made] | None] | None = None
-        if works:
-            try:
-                future = pool.submit(_call, item)
-            except (BrokenProcessPool, OSError):  # a child was killed, or none can be made
-                works = False
-        waiting.append((item, future))
-        if len(waiting) > ahead:
-            works = works and _has_come(waiting[0][1])
-            yield _result(make, *waiting.popleft(), works)
-    while waiting:
-        works = works and _has_come(waiting[0][1])
-        yield _result(make, *waiting.popleft(), works)
-
-
-def _has_come(future: Future[Any] | None) -> bool:
-    """Whether a child has made this in time, or said that it cannot."""
-    if future is None:
-        return False
-    try:
-        future.exception(timeout=STALL_SECONDS)
-    except TimeoutError:
-        return False
-    return not isinstance(future.exception(), BrokenProcessPool)
-
-
-def _result(
-    make: Callable[[Item], Made],
-    item: Item,
-    future: Future[tuple[Made] | None] | None,
-    works: bool,
-) -> Made:
-    if works and future is not None and future.exception() is None:
-        made = future.result()
-        if made is not None:
-            return made[0]
-    return make(item)
+    works, left = True, iter(items)
+    while True:
+        for item in islice(left, ahead - len(waiting)):
+            future: Future[tuple[Made] | None] | None = None
+            with suppress(BrokenProcessPool, OSError):  # a child was killed, or none can be made
+                future = pool.submit(_call, item) if works else None
+            waiting.append((item, future))
+        if not waiting:
+            return
+        item, future = waiting.popleft()
+        made = None
+        try:
+            made = future.result(STALL_SECONDS) if future is not None and works else None
+        except (BrokenProcessPool, TimeoutError):
+            works = False
+        except Exception:  # a result that cannot be sent
+            pass
+        yield make(item) if made is None else made[0]
 
 
 def _begin_child(make: Callable[[Any], Any]) -> None:
     """Keep the function to call; leave Ctrl-C to the parent, and end when it ends."""
     global _make
     _make = make
+    gc.freeze()  # to collect the objects of the parent would copy the pages they are in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     import ctypes

@@ -1,4 +1,4 @@
-"""Text of others, made safe to show: control characters appear as escapes.
+"""Text of others, made safe to show: control characters appear as escapes, secrets not at all.
 
 Data, names and messages can hold terminal codes, which would move the cursor, change colours or
 rewrite lines, and marks that reorder text. The escapes are those of JSON, so that JSON stays JSON.
@@ -6,6 +6,7 @@ rewrite lines, and marks that reorder text. The escapes are those of JSON, so th
 
 from __future__ import annotations
 
+import os
 import re
 
 _UNSAFE = re.compile(
@@ -13,6 +14,32 @@ _UNSAFE = re.compile(
     "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # bidi, invisible
     "\ud800-\udfff\U000e0000-\U000e0fff]"  # lone surrogates (undecodable names), tags
 )
+HIDDEN = "***"
+SHORTEST_SECRET = 4
+"""A shorter text may be part of any word; it is hidden where it is taken out of the URL."""
+_urls: dict[str, str] = {}
+_secrets: set[str] = set()
+
+
+def name_copy(place: str | os.PathLike[str], url: str) -> None:
+    """From now on, messages name `url` where they would name this folder of the cache."""
+    for each in {os.fspath(place), os.path.realpath(place)}:
+        _urls[each] = url.rstrip("/")
+
+
+def add_secret(secret: str) -> None:
+    """Redact a text in all messages from now on."""
+    if len(secret) >= SHORTEST_SECRET:
+        _secrets.add(secret)
+
+
+def redact(text: str) -> str:
+    """Return a text with URLs for the places of their copies, and without secrets."""
+    for place in sorted(_urls, key=len, reverse=True):
+        text = text.replace(place, _urls[place]) if place in text else text
+    for secret in _secrets:
+        text = text.replace(secret, HIDDEN)
+    return text
 
 
 def printable(text: str) -> str:

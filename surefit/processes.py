@@ -1,33 +1,88 @@
-"""The processes that train together: how many, who goes first, and what they tell each other.
+"""The processes that train together: how many, what they exchange, and how one that fails ends all.
 
-What they tell each other goes through a group of its own on the CPU (gloo), whatever the gradients
-use: it waits as long as the first process needs to encode the data, and ends at once when a process
-dies.
+torchrun (torch.distributed.elastic) starts and ends them, and torch's process groups connect them.
+A process that fails prints its error, writes it to torchrun's error file, and ends. The others
+lose their connection to it (gloo), or are ended by the launcher (NCCL). One that does not answer
+for `stall_seconds` exceeds the timeout of the process group.
+
+Objects go through a second group on the CPU (gloo), whatever the gradients use: it waits for as
+long as the first process needs to encode the data, and fails at once when a process dies.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
+import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from itertools import count
 from typing import Any, TypeVar
 
-from surefit.errors import SurefitError, UsageError, describe_error
-from surefit.peers.closed_connection import is_closed_connection
-from surefit.peers.gone_launcher import follow_launcher
-from surefit.peers.process_names import host_name, name_process
-from surefit.peers.rendezvous import knows_address, meet, refuse_to_meet
-from surefit.peers.signs_of_life import NOTES
-from surefit.peers.told_failure import as_failure
-from surefit.peers.watchdog import Watchdog, start_watchdog
+from surefit.errors import (
+    InterruptedRunError,
+    RunFailedError,
+    SurefitError,
+    UsageError,
+    describe_error,
+    message_of,
+)
 
 Value = TypeVar("Value")
+JOIN = timedelta(minutes=10)
+"""How long processes wait for the others to be started."""
 WAIT = timedelta(days=2)
 """How long processes wait for one that encodes data; one that dies ends the wait."""
+STALL_SECONDS = 1800.0
+"""How long a process waits in a collective of a step, if the config does not say."""
+END = timedelta(seconds=15)
+"""How long a process that ends waits for the others to say whether they are there."""
+PR_SET_PDEATHSIG = 1
+_LOST = re.compile(
+    r"Connection (?:closed|reset) by peer|Broken pipe|remote process exited|Socket closed"
+    r"|Timed out waiting \d+ms|Application timeout|recvValue failed|failed to recv"
+    r"|NCCL.*(?:timeout|aborted)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What gloo, NCCL and torch's store say when another process does not answer any more."""
+
+
+@dataclass
+class Current:
+    """What this process is at, for its last message."""
+
+    run: str = ""
+    """The folder of the run, once it has begun."""
+    is_ending: bool = False
+    """Whether a failure or a stop is being reported: a launcher's SIGTERM must not cut that off."""
+
+
+CURRENT = Current()
+
+
+class OtherProcessError(SurefitError):
+    """Another process could not go on, so that this one cannot either; process 0 prints it."""
+
+    is_told = True
+
+    def __init__(self, message: str, fix: str, exit_code: int) -> None:
+        super().__init__(message, fix)
+        self.exit_code = exit_code
+
+
+class LostProcessError(SurefitError):
+    """The connection to another process is lost."""
+
+    is_reported = False
+    """Whether that process, or the launcher, reports why."""
 
 
 def num_processes() -> int:
@@ -53,6 +108,20 @@ def is_main() -> bool:
 def is_first_on_host() -> bool:
     """Whether this process encodes the data for the others of its host."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
+
+
+def host_name() -> str:
+    """The name of this host."""
+    return socket.gethostname()
+
+
+def name_process(rank: int, host: str = "") -> str:
+    """A process as messages name it.
+
+    >>> name_process(3, "node-7")
+    'Process 3 of host node-7'
+    """
+    return f"Process {rank} of host {host}" if host else f"Process {rank}"
 
 
 def on_cpu() -> bool:
@@ -87,19 +156,81 @@ def check_devices(processes: int) -> None:
     )
 
 
+@lru_cache(maxsize=1)
+def object_group() -> Any:
+    """The group on the CPU that objects are exchanged through; the first call meets the others."""
+    from accelerate import PartialState
+    from torch import distributed
+
+    check_devices(num_on_host())
+    _end_with_launcher()
+    if distributed.is_initialized():  # the caller's own group (Ray Train) is the caller's to close
+        PartialState(cpu=on_cpu())
+    else:
+        _choose_interface()
+        try:
+            PartialState(cpu=on_cpu(), timeout=JOIN)
+        except (RuntimeError, ValueError) as error:
+            address = ":".join(os.environ.get(f"MASTER_{each}", "?") for each in ("ADDR", "PORT"))
+            raise SurefitError(
+                f"{name_process(process_index(), host_name())} did not meet the other processes at "
+                f"{address}: {message_of(error).splitlines()[0]}",
+                "Check that all processes were started (RANK, WORLD_SIZE), that MASTER_ADDR and "
+                "MASTER_PORT are the same on all hosts, and that a firewall lets the port through. "
+                "Where hosts have several networks, GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name "
+                "the one that they share.",
+            ) from error
+        atexit.register(distributed.destroy_process_group)
+    return distributed.new_group(backend="gloo", timeout=WAIT)
+
+
+def _choose_interface() -> None:
+    """With several hosts, let gloo use the interface that reaches the first one.
+
+    By itself it takes the address that the host's own name resolves to, often 127.0.1.1.
+    """
+    import psutil
+
+    if num_on_host() == num_processes() or "GLOO_SOCKET_IFNAME" in os.environ:
+        return
+    with suppress(OSError):
+        host = socket.gethostbyname(os.environ.get("MASTER_ADDR", ""))
+        with socket.socket(type=socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 1))  # sends nothing
+            own = probe.getsockname()[0]
+        for name, addresses in psutil.net_if_addrs().items():
+            if own in (each.address for each in addresses):
+                os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def _end_with_launcher() -> None:
+    """Let this process get SIGTERM when its launcher is killed, which could not send it (Linux)."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def limit_waiting(stall_seconds: float | None) -> None:
+    """Set how long a process waits in a collective of a step; None: the default, 0: for ever."""
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    object_group()
+    seconds = STALL_SECONDS if stall_seconds is None else stall_seconds
+    _set_pg_timeout(timedelta(seconds=seconds) if seconds else WAIT)
+
+
 def gather(value: Value) -> list[Value]:
-    """The values of all processes, in their order; all of them must call it."""
+    """Return the values of all processes, in their order; all of them must call it."""
     if num_processes() == 1:
         return [value]
     from torch import distributed
 
-    group, values = talk_group(), [value] * num_processes()
+    group, values = object_group(), [value] * num_processes()
     try:
         distributed.all_gather_object(values, value, group=group)
     except RuntimeError as error:
-        if not is_closed_connection(error):
+        if not has_lost_process(error):
             raise
-        raise lost_process_error() from error
+        raise _lost_process(error) from error
     return values
 
 
@@ -107,144 +238,6 @@ def from_main(make: Callable[[], Value]) -> Value:
     """What process 0 makes, in all processes: the run's folder may be on its host only."""
     value = make() if is_main() else None
     return gather(value)[0]  # type: ignore[return-value]
-
-
-def talk_group() -> Any:
-    """The group on the CPU that processes talk through; made anew if the one before was closed."""
-    from torch import distributed
-
-    if not distributed.is_initialized():
-        _make_group.cache_clear()
-    return _make_group()
-
-
-@lru_cache(maxsize=1)
-def _make_group() -> Any:
-    """Meet the other processes, and begin to watch them."""
-    from accelerate import PartialState
-    from torch import distributed
-    from torch._C._distributed_c10d import PrefixStore
-
-    check_devices(num_on_host())
-    follow_launcher()
-    attempt, rank, size = _next_attempt(), process_index(), num_processes()
-    if distributed.is_initialized():  # the caller's own group (Ray Train) is the caller's to close
-        PartialState(cpu=on_cpu())
-    else:
-        PartialState._reset_state()  # of a group that was closed
-        store = PrefixStore(attempt, meet(rank, size, attempt))
-        # Slow processes are not for torch to end: the watchdog knows them from stuck ones.
-        PartialState(cpu=on_cpu(), store=store, rank=rank, world_size=size, timeout=WAIT)
-        atexit.register(_close_group)
-    if knows_address():
-        _watch.append(start_watchdog(rank, size, attempt))
-    return distributed.new_group(backend="gloo", timeout=WAIT)
-
-
-_meetings = count(1)
-_watch: list[Watchdog] = []
-"""One watchdog per meeting; the last one is awake."""
-
-
-def report_early_failure(message: str, fix: str) -> bool:
-    """Tell the processes that wait for this one that it failed before it came to them.
-
-    Returns whether the first process of the host prints the same.
-    """
-    if num_processes() == 1 or _watch or not knows_address():
-        return False
-    with suppress(SurefitError, RuntimeError):
-        return refuse_to_meet(process_index(), f"0-{next(_meetings)}", message, fix)
-    return False
-
-
-def _next_attempt() -> str:
-    """A name for this meeting that all its processes know: torchrun's restart, and its number."""
-    return f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_meetings)}"
-
-
-def set_stall_seconds(seconds: float | None) -> None:
-    """A run is planned: how long a process may be stuck; None: the default, 0: for ever."""
-    talk_group()
-    for each in _watch[-1:]:
-        each.wake(seconds)
-
-
-@contextmanager
-def watched_run(path: str) -> Iterator[None]:
-    """A run in this folder; when it is over, processes end one by one, or do something else."""
-    global _is_failing
-    NOTES.note(run=path)
-    _is_failing = False
-    follow_launcher()  # torchrun may have started a single process
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        _is_failing = True
-        if num_processes() == 1 or getattr(error, "exit_code", 1) == 130:
-            raise
-        if has_lost_process(error):
-            _leave_group()
-            raise lost_process_error() from error
-        _tell_others(error)
-        _leave_group()
-        if isinstance(error, SystemExit):  # of the user's code: a failed run, whatever its code
-            raise SystemExit(1) from error
-        raise
-    finally:
-        for each in _watch:
-            each.rest()
-
-
-def has_lost_process(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that another process ended."""
-    if num_processes() == 1 or error is None or isinstance(error, OtherProcessError):
-        return False
-    return is_closed_connection(error) or has_lost_process(error.__cause__)
-
-
-def _tell_others(error: BaseException) -> None:
-    """Post what ended this process, and wait until the others know; process 0 reports it."""
-    if not _watch or isinstance(error, OtherProcessError):
-        return
-    own = as_failure(error, process_index(), host_name())
-    with suppress(SurefitError, RuntimeError):  # without the store, each reports its own
-        board = _watch[-1].open_board()
-        board.post(own)
-        is_known = board.wait_until_heard(own.rank)
-        first = board.first()
-        reported = board.of(0) or first  # process 0 reports its own, if it has one
-        if is_known and reported is not None and reported.lines[0] == own.lines[0]:
-            error.is_told = True  # type: ignore[attr-defined]
-        elif is_main() and first is not None and isinstance(error, SurefitError):
-            error.lines = (*error.lines, *first.message)
-
-
-_is_failing = False
-
-
-def ends_by_itself() -> bool:
-    """Whether this process is about to end with the message of a failure, its own or another's.
-
-    Its launcher then sends SIGTERM, once or several times, which must not take the message away.
-    """
-    return _is_failing or (bool(_watch) and _watch[-1].failure is not None)
-
-
-def _close_group() -> None:
-    """At the end of the process: several runs in it use one group, which cannot be made twice."""
-    from torch import distributed
-
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
-def _leave_group() -> None:
-    """After a failure, end without closing the group: NCCL may wait for all others to do so."""
-    from torch import distributed
-
-    if distributed.is_initialized() and distributed.get_backend() != "gloo":
-        atexit.unregister(_close_group)
 
 
 @contextmanager
@@ -259,36 +252,6 @@ def main_first() -> Iterator[None]:
             gather(None)
 
 
-class OtherProcessError(SurefitError):
-    """Another process could not go on, so that this one cannot either."""
-
-    is_told = True
-
-    def __init__(self, message: str | Sequence[str], fix: str, exit_code: int) -> None:
-        super().__init__(message, fix)
-        self.exit_code = exit_code
-
-
-def lost_process_error() -> SurefitError:
-    """The error about a process that ended: with its own message, if it could tell it."""
-    failure, resume = None, "run the command again"
-    if NOTES.is_training:
-        resume = f"go on from the latest checkpoint: surefit train --resume {NOTES.run}"
-    if _watch:
-        with suppress(SurefitError, RuntimeError):
-            failure = _watch[-1].failure or _watch[-1].open_board().first()
-    if failure is not None and failure.rank != process_index():
-        fix = f"{failure.fix} Then {resume}." if failure.fix else f"When it is mended, {resume}."
-        return OtherProcessError(failure.message, fix, failure.exit_code)
-    missing = _watch[-1].describe_missing() if _watch else ""
-    when = f", in step {NOTES.step}" if NOTES.is_training else ""
-    return SurefitError(
-        f"Another process ended or does not answer any more{when}"
-        f"{f' ({missing})' if missing else ''}; it could not tell why.",
-        f"See what it has printed, or what has killed it. When it is mended, {resume}.",
-    )
-
-
 @contextmanager
 def together(stage: str) -> Iterator[None]:
     """A block that all processes run: if it fails in one of them, it fails in all.
@@ -296,12 +259,11 @@ def together(stage: str) -> Iterator[None]:
     Processes must not wait for each other inside the block.
     """
     failed: Exception | None = None
-    NOTES.note(stage)
     try:
         yield
     except Exception as error:
         failed = error
-    told = gather(None if failed is None else _tell(failed))
+    told = gather(None if failed is None else _as_told(failed))
     if failed is not None:
         failed.is_told = True  # type: ignore[attr-defined]
         raise failed
@@ -312,7 +274,95 @@ def together(stage: str) -> Iterator[None]:
             raise OtherProcessError(what, fix, exit_code)
 
 
-def _tell(error: Exception) -> tuple[str, str, int]:
+def _as_told(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, SurefitError):
         return error.message, error.fix, error.exit_code
     return describe_error(error), "", 1
+
+
+@contextmanager
+def distributed_run(path: str) -> Iterator[None]:
+    """A run in this folder: what fails in it ends all processes, and is reported by one of them."""
+    CURRENT.run, CURRENT.is_ending = path, False
+    _end_with_launcher()  # torchrun may have started a single process
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        CURRENT.is_ending = True
+        if num_processes() == 1:
+            raise
+        if isinstance(error, InterruptedRunError):
+            _wait_for_others()  # a process that ends first ends the others
+            raise
+        from torch import distributed
+
+        atexit.unregister(distributed.destroy_process_group)  # NCCL may wait for all to do so
+        failure: BaseException = error
+        if has_lost_process(error):
+            failure = _lost_process(error)
+        elif isinstance(error, SystemExit):  # of the user's code: a failed run, whatever its code
+            failure = RunFailedError(f"{describe_error(error)}, raised in the run.", "")
+        record_error(failure)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def record_error(error: BaseException) -> None:
+    """Write an error to the file that torchrun, or `--processes N`, reads when a process fails.
+
+    The first error of a process is the one that counts.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
+    if not path or os.path.exists(path):
+        return
+    # The earliest failure is taken for the cause, in whole seconds: a lost connection never is it.
+    later = 60 if getattr(error, "is_reported", False) else 0
+    name = name_process(process_index(), host_name())
+    told = {"message": f"{name}: {describe_error(error)}", "timestamp": int(time.time()) + later}
+    with suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        json.dump(told, file)
+
+
+def has_lost_process(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is that another process ended or does not answer."""
+    if num_processes() == 1 or error is None or isinstance(error, OtherProcessError):
+        return False
+    is_lost = isinstance(error, RuntimeError) and _LOST.search(message_of(error)) is not None
+    return is_lost or isinstance(error, LostProcessError) or has_lost_process(error.__cause__)
+
+
+def _lost_process(error: BaseException) -> LostProcessError:
+    """The error about a process that ended, or that has kept the others waiting for too long."""
+    if isinstance(error, LostProcessError):
+        return error
+    resume = "run the command again"
+    if CURRENT.run:
+        resume = f"resume from the latest checkpoint: surefit train --resume {CURRENT.run}"
+    timed_out = re.search("timed out|timeout", message_of(error), re.IGNORECASE) is not None
+    has_launcher = "TORCHELASTIC_RUN_ID" in os.environ and num_on_host() == num_processes()
+    is_reported = has_launcher and not timed_out
+    name = "" if is_reported else _wait_for_others()
+    lost = LostProcessError(
+        f"{name or 'Another process'} {'does not answer' if timed_out else 'has ended'} "
+        f"({message_of(error).splitlines()[0]}).",
+        f"See what it, or its launcher, has printed. Then {resume}."
+        + (" If it was only slow, allow more time: --set stall_seconds=N." if timed_out else ""),
+    )
+    lost.is_reported = is_reported or not is_first_on_host()
+    return lost
+
+
+def _wait_for_others() -> str:
+    """Wait until all processes are here; the names of those that do not come in time.
+
+    Process 0 learns which; the others, only whether process 0 came.
+    """
+    from torch import distributed
+
+    try:
+        distributed.monitored_barrier(object_group(), timeout=END, wait_all_ranks=True)
+    except RuntimeError as error:
+        missing = re.search(r"Ranks ([\d, ]+) failed", message_of(error)) if is_main() else None
+        return f"Process {missing[1].strip(' ,')}" if missing else ""
+    return ""

@@ -52,6 +52,8 @@ class Request:
     """The kind of device that a run is planned for, as `memory.devices` names it."""
     encodes_only: bool = False
     """Whether to stop when the rows are encoded and checked."""
+    one_row: bool = False
+    """Whether to find out how one row is read, and nothing else of the data and the model."""
 
 
 def make_request(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +17,19 @@ import torch
 from torch import nn
 
 from surefit.checks.half_precision_trial import why_not
-from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import Encoded
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import tokenize_rows
-from surefit.errors import FindingError
-from surefit.findings import Finding
+from surefit.run.run_folder import Run
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]
 
 
-def mostly_slow(cases: Iterable[Any], every: int) -> list[Any]:
-    """Parameters of a test: each n-th is in the default tier, the others are slow."""
+def mostly_slow(cases: Iterable[Any], every: int, *more: Any) -> list[Any]:
+    """Parameters of a test: each n-th is in the default tier, the others are slow, with `more`."""
+    marks = (pytest.mark.slow, *more)
     return [
-        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=pytest.mark.slow)
+        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=marks)
         if place % every
         else each
         for place, each in enumerate(cases)
@@ -127,18 +128,18 @@ def save_ragged(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def fault_of(data: Any) -> Finding:
-    """The one Finding that opening the data ends with."""
-    with pytest.raises(FindingError) as caught:
-        open_table(data)
-    assert len(caught.value.findings) == 1
-    return caught.value.findings[0]
-
-
 def encode_one(encode: Any, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     """What a task's `encode` makes of one row, its texts tokenized."""
     encoding = encode(row, encoder)
     return encoding.finish(tokenize_rows([encoding], encoder.tokenizer)[0])
+
+
+def learn(folder: Path, rows: Any, model: Any, **options: Any) -> Run:
+    """Train until the answer is known: evaluated once, at the end, without a rehearsal."""
+    import surefit
+
+    quick: dict[str, Any] = {"eval_every": 10**6, "rehearse": False, "quiet": True}
+    return surefit.train(data=rows, model=model, output=str(folder / "run"), **quick, **options)
 
 
 def save_tiny_base(folder: Path, rows: list[dict[str, str]]) -> str:
@@ -150,6 +151,35 @@ def save_tiny_base(folder: Path, rows: list[dict[str, str]]) -> str:
     job.pipeline.module.save_pretrained(folder)  # type: ignore[operator]
     job.pipeline.encoder.tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def stop_at(step: int, sent: signal.Signals | None = None) -> Callable[[Any], None]:
+    """A callback that ends its run after a step: at once, or by a signal to this process."""
+
+    def stop(event: Any) -> None:
+        if event["event"] == "step" and event["step"] == step:
+            if sent is None:
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), sent)
+
+    return stop
+
+
+def noisy_net() -> nn.Module:
+    """A small classifier of vectors of four, with dropout, that starts the same each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def weights_of(run: Run) -> list[float]:
+    """All weights of a run's model."""
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).tolist()
+
+
+def numbered_vector(number: int) -> tuple[Any, int]:
+    """A vector that the number decides, and the sign of its first value."""
+    values = np.random.default_rng(number).normal(size=4).astype("float32")
+    return values, int(values[0] > 0)
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:

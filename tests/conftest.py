@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
+
+# Processes of tests share the cores, so each computes with one thread; idle threads do not spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import numpy as np
 import pytest
 import torch
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
-from surefit.data.cache_use import release_leases
+from surefit.checks import half_precision_trial
+from surefit.data.cache import release_entries
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 SEED = 12345
 """Not a plan's own seed, or a test could get the weights that a plan makes by accident."""
+TRY_PRECISION = half_precision_trial._run
 
 # How long an example takes is a matter of the machine.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,20 +41,33 @@ def seed_all() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--shuffle N` runs the tests in a random order; `--share S` runs a fixed sample of them."""
+    """`--shuffle N` runs the tests in a random order; `--sample N` a fixed sample of them."""
     parser.addoption("--shuffle", type=int, default=None, help="seed of a random order")
-    parser.addoption("--share", type=float, default=1.0, help="share of the tests that are run")
+    parser.addoption("--sample", type=int, default=None, help="most tests that are run")
 
 
+@pytest.hookimpl(trylast=True)  # after those of other tiers are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Shuffle if asked to: no test may depend on what ran before it. Keep a share of them."""
-    share = config.getoption("--share")
-    left_out = [item for item in items if crc32(item.nodeid.encode()) >= share * 2**32]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+    """Shuffle if asked to: no test may depend on what ran before it. Keep a sample of them."""
+    if (size := config.getoption("--sample")) is not None:
+        kept = {*sorted(items, key=lambda item: crc32(item.nodeid.encode()))[:size]}
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     if (seed := config.getoption("--shuffle")) is not None:
         random.Random(seed).shuffle(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Only the package has doctests; test files, and what they import, are not searched for any."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
+
+
+def pytest_collection_finish() -> None:
+    """What is there now is not garbage: a collection looks at what the tests themselves make."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
@@ -61,9 +83,37 @@ def seeded() -> None:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The learning rate is tested however slow the machine is at the moment."""
-    monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
+def quick_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans without what costs most of their time, unless that is the subject of the test.
+
+    Tests of `rate_trial` try the learning rate, however slow the machine is.
+    Slow tests, and those of `true_memory`, count the memory of this process and its heap.
+    """
+    marks = {mark.name for mark in request.node.iter_markers()}
+    monkeypatch.setattr(half_precision_trial, "_run", _try_precision)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)  # no test pulls the plug
+    if "rate_trial" in marks:
+        monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
+    else:
+        monkeypatch.setattr("surefit.plan.job_stages.check_rate", lambda job, fit, *_: (fit, []))
+    if not marks & {"slow", "true_memory"}:
+        for place in ("predict_peak", "enforce_limit"):  # each looks at all objects there are
+            monkeypatch.setattr(f"surefit.memory.{place}.free_memory", lambda: None)
+        monkeypatch.setattr("surefit.memory.predict_peak.counted_bytes", _sum_sizes)
+
+
+def _sum_sizes(spans: Iterable[tuple[int, int]]) -> int:
+    return sum(size for _, size in spans)
+
+
+def _try_precision(command: list[str], tried: dict[str, str | None] = {}) -> str | None:  # noqa: B006
+    """What this CPU computes is tried once per process, not once per test."""
+    precision = command[-1]
+    if command != half_precision_trial.trial_command(precision):
+        return TRY_PRECISION(command)
+    if precision not in tried:
+        tried[precision] = TRY_PRECISION(command)
+    return tried[precision]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +125,7 @@ def cache(
     monkeypatch.setenv("SUREFIT_CACHE", str(folder))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     yield folder
-    release_leases()
+    release_entries()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A hub on this machine: serves the models of a folder as huggingface_hub asks for them."""
+"""A hub on this machine: serves models and datasets of a folder as huggingface_hub asks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def serve_hub(models: Path) -> Iterator[FakeHub]:
 
         def _answer(self, with_body: bool) -> None:
             parts = self.path.split("?")[0].strip("/").split("/")
-            if parts[:2] == ["api", "models"] and "tree" in parts[4:5]:
+            parts = parts[1:] if parts[0] == "datasets" else parts
+            is_about = parts[:2] in (["api", "models"], ["api", "datasets"])
+            if is_about and "tree" in parts[4:5]:
                 self._send(_list(models, "/".join(parts[2:4]), "/".join(parts[6:])), with_body)
-            elif parts[:2] == ["api", "models"]:
+            elif is_about:
                 self._send(_describe(models, "/".join(parts[2:4])), with_body)
             elif len(parts) > 4 and parts[2] == "resolve":
                 file = models / parts[0] / parts[1] / "/".join(parts[4:])

@@ -33,8 +33,6 @@ class Site:
     chunk_seconds: float = 0.0
     redirects: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    """The names that Content-Disposition gives to files."""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """Method, path and range of each request."""
     url: str = ""
@@ -70,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.end_headers()
         if path.endswith("/") and path not in site.files:
             return self._index(site, path)
+        if path not in site.files and any(name.startswith(f"{path}/") for name in site.files):
+            site.redirects[path] = f"{path}/"
+            return self._answer(with_body)
         if path not in site.files:
             return self._status(404)
         if with_body and site.failures > 0:
@@ -108,18 +109,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if first or last else 200)
         if site.etags != "none":
             self.send_header("ETag", etag if site.etags == "strong" else "W/" + etag)
-        if site.lengths and not site.endless:
+        is_cut = with_body and site.cut is not None and site.cuts > 0
+        if site.lengths and not site.endless and not is_cut:
             self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", site.types.get(path, "application/octet-stream"))
-        if path in site.names:
-            self.send_header("Content-Disposition", f'attachment; filename="{site.names[path]}"')
         self.end_headers()
         if not with_body:
             return
-        cut = None
-        if site.cut is not None and site.cuts > 0:
-            site.cuts -= 1
-            cut = site.cut
+        cut = site.cut if is_cut else None
+        site.cuts -= is_cut
         try:
             while site.endless:
                 self.wfile.write(b"x" * 65536)

@@ -54,4 +54,5 @@ def entry_files(cache: Path) -> dict[Path, int]:
         file: file.stat().st_mtime_ns
         for file in cache.glob("*/*/*")
         if file.name != "digests.json"  # touched when the entry is used
+        if file.parent.parent.name != "hashes"  # digests of files that were read
     }

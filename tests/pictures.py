@@ -67,17 +67,6 @@ def shape_rows(count: int, first: int = 0, height: int = 32, width: int = 32) ->
     ]
 
 
-def colour_rows(count: int, first: int = 0) -> list[Any]:
-    """Arrays whose class is the colour of the shape in them."""
-    rows = []
-    for n in range(count):
-        picture = draw(SHAPES[n // 3 % 3], first + n)
-        dull = [channel for channel in range(3) if channel != n % 3]
-        picture[:, :, dull] = picture[:, :, dull] // 3
-        rows.append({"image": picture, "label": ("red", "green", "blue")[n % 3]})
-    return rows
-
-
 def read_idx(path: Path) -> np.ndarray[Any, Any]:
     """A gzipped IDX file of bytes."""
     raw = gzip.decompress(path.read_bytes())

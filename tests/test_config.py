@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import yaml
 
 import surefit
-from builders import echo_rows, write_jsonl
-from surefit.cli import options, run
+from builders import write_jsonl
+from surefit.cli import options
 from surefit.config import (
     RunConfig,
     config_yaml,
@@ -100,12 +99,6 @@ def test_dotted_and_nested_keys_meet_and_later_ones_win() -> None:
     config = make_config(settings)
     assert config.early_stopping.patience == 2
     assert config.columns == {"label": "stars", "text": "body"}
-
-
-def test_nesting_changes_nothing_it_was_given() -> None:
-    inner = {"metric": "loss"}
-    nest({"early_stopping": inner, "early_stopping.patience": 2})
-    assert inner == {"metric": "loss"}
 
 
 @pytest.mark.parametrize(
@@ -243,30 +236,6 @@ def test_flags_and_settings_beat_the_file(tmp_path: Path) -> None:
     assert config.early_stopping.model_dump() == {"metric": "loss", "patience": 4}
 
 
-def test_both_spellings_reach_the_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "a.jsonl", echo_rows(40))
-    common = ["check", "--json", "--data", "a.jsonl", "--model", "tiny:llama"]
-    plans = []
-    for flag in ("--batch_size", "--batch-size"):
-        assert run([*common, flag, "4"]) == 0
-        plans.append(json.loads(capsys.readouterr().out)["batches"])
-    assert plans[0] == plans[1]
-    assert (plans[0]["count"], plans[0]["longest"][0]) == (9, 4)
-
-
-def test_the_cache_may_be_chosen(tmp_path: Path, cache: Path) -> None:
-    rows = [{"text": f"row {n}", "label": n % 2} for n in range(20)]
-    options: dict[str, Any] = {"data": rows, "model": "tiny:bert"}
-    surefit.check(**options, cache=str(tmp_path / "here"))
-    assert (tmp_path / "here" / "encoded").is_dir()
-    assert not (cache / "encoded").exists()
-    surefit.check(**options)
-    assert (cache / "encoded").is_dir()
-
-
 def test_a_chosen_cache_holds_for_its_call_only(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,15 +243,15 @@ def test_a_chosen_cache_holds_for_its_call_only(
     rows = [{"text": f"row {n}", "label": n % 2} for n in range(20)]
     write_jsonl(tmp_path / "rows.jsonl", rows)
     options: dict[str, Any] = {"data": "rows.jsonl", "model": "tiny:bert", "cache": "here"}
-    surefit.train(**options, max_steps=1, output="run")
+    run = surefit.train(**options, max_steps=1, output=str(tmp_path / "run"))
     assert cache_folder() == cache
     with pytest.raises(surefit.UsageError, match="no file or folder"):
         surefit.check(**{**options, "data": "nope.jsonl"})
     assert cache_folder() == cache  # a call that fails leaves nothing behind either
     assert not list(cache.iterdir())
     (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # the run keeps the folder, wherever it is used
-    surefit.evaluate(tmp_path / "run")
-    surefit.predict(tmp_path / "run", str(tmp_path / "rows.jsonl"))
+    monkeypatch.chdir(tmp_path / "elsewhere")  # the Run keeps the folder, wherever it is used
+    surefit.evaluate(run)
+    surefit.predict(run, str(tmp_path / "rows.jsonl"))
     assert not list(cache.iterdir())
     assert not list((tmp_path / "elsewhere").iterdir())

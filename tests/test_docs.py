@@ -26,8 +26,8 @@ from surefit.cli import run as command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("own-modules.md",)
-"""Pages that train many models."""
+LONG = ("options.md", "own-modules.md", "using.md")
+"""Pages that train many models; .ci/run follows them, too."""
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(
     r"(?:<!-- runs(?P<mark>[^>]*) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)^```", re.M | re.S
@@ -160,16 +160,3 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             known = anchors(target)
             assert anchor in known, f"{page.name} links to {link}; anchors: {sorted(known)}"
-
-
-def test_anchors_are_those_of_github(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# The run's folder\n## `check` & more\n```sh\n# no heading\n```\n## A [b](c.md)\n"
-    )
-    assert anchors(page) == {"the-runs-folder", "check--more", "a-b"}
-
-
-def test_the_readme_has_commands_to_run() -> None:
-    marked = [block for block in blocks(ROOT / "README.md") if block.mark is not None]
-    assert sum(len(list(block.commands())) for block in marked) >= 8

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,16 @@ from builders import echo_rows
 from surefit import forked_map as shared
 from surefit.data.open_data import open_table
 from surefit.data.row_parts import RowParts
-from surefit.encode import encoded_chunks
-from surefit.forked_map import forked_map
+from surefit.forked_map import (
+    CHILD_BYTES,
+    MEMORY_SHARE,
+    forked_map,
+    limit_children,
+    num_children,
+    num_that_fit,
+)
+from surefit.memory import limit
+from surefit.memory.limit import free_for_children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux")
 PARENT = os.getpid()
@@ -128,28 +137,11 @@ def test_encoded_rows_are_those_of_one_process(
         cache = tmp_path / str(fewest)
         plans.append(surefit.check(data=rows, model="tiny:llama", cache=str(cache), **options))
         files = (cache / "encoded").rglob("*")
-        stores.append({p.relative_to(cache): p.read_bytes() for p in files if p.is_file()})
+        written = (p for p in files if p.is_file() and p.name != ".surefit")
+        stores.append({p.relative_to(cache): p.read_bytes() for p in written})
     assert plans[0].findings == plans[1].findings
     assert plans[0].ledger == plans[1].ledger
     assert stores[0] == stores[1]
-
-
-def test_faulty_rows_are_those_of_one_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"model": "tiny:llama", "overlong": "error", "max_seq_length": 12}
-    forked, found = [], []
-    monkeypatch.setattr(
-        encoded_chunks, "forked_map", lambda *given: forked.append(given[2]) or forked_map(*given)
-    )
-    for fewest in (10**9, 100):
-        monkeypatch.setattr(shared, "FEWEST_ROWS", fewest)
-        plan = surefit.check(data=echo_rows(300), cache=str(tmp_path / str(fewest)), **options)
-        found.append([f for f in plan.findings if f.severity == "error"])
-    assert forked
-    assert all(children > 1 for children in forked)
-    assert found[0]
-    assert found[0] == found[1]
 
 
 def test_hashes_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,3 +151,26 @@ def test_hashes_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(shared, "FEWEST_ROWS", 100)
     together = parts.hash_some(table)
     assert all((one == other).all() for one, other in zip(alone, together, strict=True))
+
+
+@pytest.mark.parametrize("wanted", [2, 8, 64])
+@pytest.mark.parametrize("work", [1, 24_000_000, 500_000_000])
+@pytest.mark.parametrize("free", [0, 30_000_000, 700_000_000, 10**12])
+def test_children_fit_into_the_memory(wanted: int, work: int, free: int) -> None:
+    found = num_that_fit(wanted, free, work)
+    each = CHILD_BYTES + work
+    assert found * each <= MEMORY_SHARE * free
+    assert found == wanted or found != 1
+    assert found == wanted or (found or 1) * each + each > MEMORY_SHARE * free
+
+
+def test_children_follow_from_max_memory_gb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that has 0.3 GB itself, with 8 cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(limit, "_host_limit", lambda groups: limit.Limit(10**12, "memory"))
+    monkeypatch.setattr(limit, "anonymous_bytes", lambda: 300_000_000)
+    counts = {}
+    for gb in (0.3, 0.4, 1.0, 16.0):
+        with limit_children(partial(free_for_children, gb)):
+            counts[gb] = num_children(10**6, work_bytes=60_000_000)
+    assert counts == {0.3: 0, 0.4: 0, 1.0: 4, 16.0: 8}

@@ -108,18 +108,6 @@ def test_torchrun_waits_as_long_as_the_files_promise(
     assert seconds_to_save(name, monkeypatch) == promised
 
 
-def test_the_task_of_skypilot_has_its_keys() -> None:
-    (task,) = documents("skypilot.yaml")
-    assert set(task) == {
-        "name", "resources", "num_nodes", "workdir", "file_mounts", "setup", "run"
-    }  # fmt: skip
-    named = set(re.findall(r"\$\{?(SKYPILOT_\w+)", task["run"]))
-    assert named == {
-        "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES", "SKYPILOT_NUM_GPUS_PER_NODE",
-        "SKYPILOT_NODE_RANK",
-    }  # fmt: skip
-
-
 def test_the_guides_name_every_file() -> None:
     page = (ROOT / "docs" / "guides.md").read_text()
     for path in CLUSTER.iterdir():
@@ -175,28 +163,6 @@ def test_the_slurm_script_trains_on_two_nodes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr + logs
     assert len(losses(tmp_path)) == 3
     assert logs.count("ready to train") == 1
-
-
-@pytest.mark.processes
-def test_the_pods_of_kubernetes_train_together(tmp_path: Path) -> None:
-    environment = prepare(tmp_path)
-    command = shell_of("kubernetes.yaml").replace("surefit-0.surefit", "127.0.0.1")
-    command = command.replace("29400", free_port()).replace("-node 8", "-node 1")
-    pods = [
-        subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=tmp_path,
-            env={**environment, "JOB_COMPLETION_INDEX": str(index)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(2)
-    ]
-    said = [pod.communicate(timeout=300)[0] for pod in pods]
-    assert [pod.returncode for pod in pods] == [0, 0], "\n".join(said)
-    assert len(losses(tmp_path)) == 3
-    assert "ready to train" in said[0]
 
 
 @pytest.mark.processes

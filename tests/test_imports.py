@@ -12,22 +12,17 @@ import surefit
 
 PACKAGE = Path(surefit.__file__).parent
 ORDER = (
-    "shown_places",
-    "errors",
     "printable",
-    "regular_files",
-    "stored_files",
+    "errors",
+    "disk_space",
+    "core",
     "config",
     "gigabytes",
-    "wide_numbers",
-    "disk_space",
     "progress",
     "peers",
     "processes",
     "forked_map",
     "findings",
-    "digests",
-    "atomic",
     "user_code",
     "explainer",
     "batches",
@@ -40,18 +35,20 @@ ORDER = (
     "memory",
     "request",
     "checks",
-    "own_loop",
+    "custom_loop",
     "inspection",
     "run",
     "report",
     "plan",
     "training",
     "api",
-    "selftest",
     "cli",
     "__main__",
 )
 """Every room of the package; a room imports those above it in this list, and no other."""
+
+SHOWING = {("api", "cli")}
+"""The functions of `import surefit` show what the commands show, with the same code."""
 
 
 def room_of(path: Path) -> str:
@@ -90,7 +87,8 @@ def test_imports_point_one_way() -> None:
             continue  # the public names, each imported when it is asked for
         assert room in ORDER, f"{path}: name the room {room!r} in ORDER"
         for line, other in imported_rooms(path):
-            if other != room and ORDER.index(other) > ORDER.index(room):
+            later = ORDER.index(other) > ORDER.index(room)
+            if other != room and later and (room, other) not in SHOWING:
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line} {room} imports {other}")
     assert wrong == []
 

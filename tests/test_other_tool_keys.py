@@ -15,8 +15,12 @@ import surefit
 from builders import MeanPool, feature_rows
 from surefit.cli import run
 from surefit.config import RunConfig, known_keys, make_config
-from surefit.config.other_tool_keys import TABLE, answer_key, read_table
-from surefit.config.other_tool_values import TRANSLATIONS
+from surefit.config.other_tools import (
+    TABLE,
+    TRANSLATIONS,
+    answer_key,
+    read_table,
+)
 from surefit.errors import UsageError
 
 OURS = [*RunConfig.model_fields, *known_keys()]

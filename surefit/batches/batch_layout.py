@@ -41,11 +41,6 @@ PADDED = Layout()
 PADDING_FREE = "padding-free"
 
 
-def is_padding_free(choice: str) -> bool:
-    """Whether a plan's choice of layout is padding-free; plans of 0.1.0 call it "end to end"."""
-    return choice in (PADDING_FREE, "end to end")
-
-
 def arrange(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field], layout: Layout = PADDED
 ) -> dict[str, Array | tuple[int, ...]]:

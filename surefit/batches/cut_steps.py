@@ -1,74 +1,244 @@
-"""Rows of an epoch, or of a window of it, cut into steps and micro-batches."""
+"""The order of an epoch cut into steps, and steps into micro-batches."""
 
 from __future__ import annotations
 
 import heapq
 from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.batches.keyed_permutation import RowOrder
+
 if TYPE_CHECKING:
     from surefit.batches.order import Batches
 
 Rows = npt.NDArray[np.integer[Any]]
 
-GROUPED_STEPS = 128
-"""Optimizer steps per group of `grouped` that is sorted by length: enough for little padding."""
-SORTED_ROWS = 8_192
-"""How many rows are sorted within their steps at once."""
+SECTION_STEPS = 128
+"""Consecutive steps that are computed at once, and of `grouped` sorted together by length."""
+SECTION_ROWS = 1 << 18
+"""Rows of a section, about: where steps are large, it has fewer steps."""
+SCANNED_ROWS = 1 << 13
+"""Lengths that are read at once."""
+WINDOW_BLOCKS = 4096
+WINDOW_STEPS = 32
+"""Steps of a window, at least: where steps are large, so are windows."""
+BLOCKS_PER_STEP_ROW = 4
+"""Blocks of a window for each row of a step, at least. If all rows of a block are alike, the mean
+of a step then spreads √(1 + 1/4) = 1.12 times as far as in a plain shuffle."""
+ROOM = 32
+"""Steps of so many rows or more leave this part of their tokens free, or one row too many would
+need a further micro-batch, which keeps all processes but one waiting."""
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """The rows of one epoch in order, and where micro-batches and steps start."""
+class Section:
+    """The rows of some consecutive steps in order, and where each step starts."""
 
+    first_step: int
     rows: Rows
-    micro_starts: Rows  # indices into rows, and the end
-    step_starts: Rows  # indices into micro_starts, and the end
+    starts: Rows  # indices into rows, and the end
+    turns: Rows | None = None
+    """Which step is trained on at which place, if not as they come."""
 
-    def micro_batches(self, step: int) -> list[Rows]:
-        """The micro-batches of a step."""
-        first, end = self.step_starts[step], self.step_starts[step + 1]
-        starts = self.micro_starts[first : end + 1]
-        return [self.rows[a:b] for a, b in pairwise(starts)]
+    def step_rows(self, step: int) -> Rows:
+        """The rows of a step of the epoch."""
+        place = step - self.first_step
+        turn = place if self.turns is None else int(self.turns[place])
+        return self.rows[self.starts[turn] : self.starts[turn + 1]]
 
 
-def steps_of_rows(rows: Rows, batches: Batches) -> Epoch:
-    """Steps of the same number of rows, as they come; the last one may be smaller."""
-    size, per_step = batches.batch_size, batches.micro_per_step * batches.batch_size
-    whole = len(rows) - len(rows) % per_step
-    at_once = per_step * max(1, SORTED_ROWS // per_step)  # sorting all at once would hold memory
-    for start in range(0, whole, at_once):
-        steps = rows[start : min(start + at_once, whole)]
-        steps[:] = _divide(steps.reshape(-1, per_step), batches)[0].reshape(-1)
-    last, last_sizes = _divide(rows[None, whole:], batches)
-    rows[whole:] = last[0]
-    first_micro = np.arange(0, whole, size, dtype=rows.dtype)
-    first_step = np.arange(0, whole // size, batches.micro_per_step, dtype=rows.dtype)
-    ends = [whole // size, whole // size + len(last_sizes)]
-    return Epoch(
-        rows,
-        np.concatenate([first_micro, (whole + to_starts(last_sizes)).astype(rows.dtype)]),
-        np.concatenate([first_step, np.unique(ends).astype(rows.dtype)]),
+def section_steps(batches: Batches) -> int:
+    """Steps of a section, but for the last one."""
+    return min(SECTION_STEPS, max(1, SECTION_ROWS // usual_step_rows(batches)))
+
+
+def usual_step_rows(batches: Batches) -> int:
+    """Rows of a step; where tokens bound it, the mean."""
+    if batches.max_tokens is None:
+        return batches.effective_rows
+    return max(1, _step_tokens(batches) * len(batches.lengths) // max(num_tokens(batches), 1))
+
+
+@lru_cache(maxsize=8)
+def row_order(batches: Batches, epoch: int) -> RowOrder:
+    """The order of an epoch; it depends on the effective batch size where blocks are large."""
+    num_rows, step_rows = len(batches.lengths), usual_step_rows(batches)
+    window_rows = max(WINDOW_BLOCKS * batches.block_rows, WINDOW_STEPS * step_rows)
+    num_windows = -(-num_rows // window_rows)
+    block_rows = max(1, num_rows // num_windows // (BLOCKS_PER_STEP_ROW * step_rows))
+    block_rows = min(batches.block_rows, 1 << (block_rows.bit_length() - 1))
+    return RowOrder(num_rows, block_rows, window_rows, batches.seed, epoch)
+
+
+@lru_cache(maxsize=2)  # the section being trained on, and the next one while prefetching
+def make_section(batches: Batches, epoch: int, number: int) -> Section:
+    """Some steps of an epoch; those before them are not computed."""
+    size = section_steps(batches)
+    first = number * size
+    num_steps = min(size, batches.steps_per_epoch - first)
+    starts = _step_starts(batches, epoch, first, first + num_steps)
+    rows: Rows = row_order(batches, epoch).rows(int(starts[0]), int(starts[-1]))
+    starts = starts - starts[0]
+    if batches.chosen_order != "grouped":
+        return Section(first, rows, starts)
+    rows = rows[np.argsort(batches.lengths[rows], kind="stable")]
+    if batches.max_tokens is not None:
+        lengths = _counted(batches.lengths[rows])
+        starts = _cut_by_tokens([lengths], len(rows), _step_tokens(batches), num_steps)
+    turns = np.random.default_rng([batches.seed, epoch, number]).permutation(num_steps)
+    return Section(first, rows, starts, turns)
+
+
+def _step_starts(batches: Batches, epoch: int, first: int, end: int) -> Rows:
+    """The places in an epoch at which steps start, and the end of the last of them."""
+    if batches.max_tokens is not None:
+        return _token_starts(batches, epoch)[first : end + 1]
+    starts = np.arange(first, end + 1) * batches.effective_rows
+    if end == batches.steps_per_epoch:
+        starts[-1] = len(batches.lengths)
+    return starts
+
+
+def find_step(batches: Batches, epoch: int, place: int) -> int:
+    """The step that a place of an epoch is in."""
+    if batches.max_tokens is not None:
+        return int(np.searchsorted(_token_starts(batches, epoch), place, "right")) - 1
+    return min(place // batches.effective_rows, batches.steps_per_epoch - 1)
+
+
+@lru_cache(maxsize=2)
+def _token_starts(batches: Batches, epoch: int) -> Rows:
+    """Where the steps of an epoch start if tokens bound them: 8 bytes a step."""
+    steps = count_steps(batches)
+    lengths = _lengths_in_order(batches, epoch)
+    return _cut_by_tokens(
+        lengths, len(batches.lengths), _step_tokens(batches), steps, num_tokens(batches)
     )
 
 
-def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
+@lru_cache(maxsize=8)
+def count_steps(batches: Batches) -> int:
+    """Steps in an epoch: as many in each, so that any step can be sought.
+
+    Where tokens bound them, as many as the rows of the first epoch fill. Rows too few for a
+    micro-batch belong to the step before.
+
+    >>> from surefit.batches.order import Batches
+    >>> [count_steps(Batches(np.ones(9, np.int32), 0, 4, min_rows=n)) for n in (1, 2)]
+    [3, 2]
+    """
+    num_rows = len(batches.lengths)
+    if batches.max_tokens is not None and num_rows:
+        lengths, budget = _lengths_in_order(batches, 0), _step_tokens(batches)
+        if ROOM * num_tokens(batches) <= num_rows * budget:
+            budget -= budget // ROOM
+        return len(_cut_by_tokens(lengths, num_rows, budget)) - 1
+    whole, left = divmod(num_rows, batches.effective_rows)
+    return max(whole + (left >= batches.min_rows), min(num_rows, 1))
+
+
+def _step_tokens(batches: Batches) -> int:
+    assert batches.max_tokens is not None
+    return batches.max_tokens * batches.micro_per_step
+
+
+@lru_cache(maxsize=8)
+def num_tokens(batches: Batches) -> int:
+    """Tokens of all rows, at least one each."""
+    parts = range(0, len(batches.lengths), SCANNED_ROWS)
+    return sum(int(_counted(batches.lengths[s : s + SCANNED_ROWS]).sum()) for s in parts)
+
+
+def _counted(lengths: Rows) -> Rows:
+    return np.maximum(lengths, 1).astype(np.int64)
+
+
+def _lengths_in_order(batches: Batches, epoch: int) -> Iterator[Rows]:
+    order, num_rows = row_order(batches, epoch), len(batches.lengths)
+    for first in range(0, num_rows, SCANNED_ROWS):
+        yield _counted(batches.lengths[order.rows(first, min(first + SCANNED_ROWS, num_rows))])
+
+
+def _cut_by_tokens(
+    parts: Iterable[Rows],
+    num_rows: int,
+    budget: int,
+    num_steps: int | None = None,
+    total: int | None = None,
+) -> Rows:
+    """Where steps start in consecutive rows, and the end.
+
+    Each takes as many rows as its budget of tokens allows. If there are to be `num_steps`, all have
+    about as many tokens, which may exceed the budget by a part of a row.
+
+    >>> lengths = np.array([3, 3, 3, 1, 1, 1])
+    >>> [_cut_by_tokens([lengths], 6, 6, n).tolist() for n in (None, 3)]
+    [[0, 2, 6], [0, 1, 2, 6]]
+    """
+    if num_steps is not None:
+        if total is None:
+            parts = [*parts]
+            total = sum(int(part.sum()) for part in parts)
+        budget = max(budget, total // num_steps + total // num_rows)
+    starts, begun, before, read = array("q", [0]), 0, 0, 0
+    for part in parts:
+        ends = before + np.cumsum(part)
+        while num_steps is None or len(starts) < num_steps:
+            target = begun + budget
+            if num_steps is not None and total is not None:
+                target = min(target, total * len(starts) // num_steps)
+            if target >= ends[-1] or starts[-1] == read + len(part):
+                break  # the step goes on in the next part
+            place = max(read + int(np.searchsorted(ends, target, "right")), starts[-1] + 1)
+            if num_steps is not None:
+                place = min(place, num_rows - num_steps + len(starts))
+            starts.append(place)
+            begun = int(ends[place - read - 1]) if place > read else before
+        before, read = int(ends[-1]), read + len(part)
+    starts.append(num_rows)
+    return np.unique(np.array(starts))  # a last row over the budget may have ended a step already
+
+
+def micro_sizes(num_rows: int, batches: Batches) -> Rows:
+    """The sizes of the micro-batches of a step.
+
+    >>> from surefit.batches.order import Batches
+    >>> [micro_sizes(5, Batches(np.ones(5, np.int32), 0, 2, min_rows=n)).tolist() for n in (1, 2)]
+    [[2, 2, 1], [2, 3]]
+    """
+    sizes = np.diff(np.append(np.arange(0, num_rows, batches.batch_size), num_rows))
+    if len(sizes) > 1 and sizes[-1] < batches.min_rows:
+        sizes = np.append(sizes[:-2], sizes[-2] + sizes[-1])
+    return sizes
+
+
+def divide_step(step: Rows, batches: Batches) -> list[Rows]:
+    """The micro-batches of one step."""
+    if batches.max_tokens is not None:
+        return _parts_of_tokens(step, batches, batches.max_tokens)
+    divided, sizes = divide_steps(step[None], batches)
+    return [divided[0, a:b] for a, b in pairwise(to_starts(sizes))]
+
+
+def divide_steps(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
     """Steps (a row each) with their rows ordered by micro-batch, and the size of each.
 
     >>> from surefit.batches.order import Batches
     >>> lengths = np.array([9, 1, 5, 7], np.int32)
-    >>> [_divide(np.arange(4)[None], Batches(lengths, 0, 2, 2, padding_free=free))[0].tolist()
+    >>> [divide_steps(np.arange(4)[None], Batches(lengths, 0, 2, 2, padding_free=free))[0].tolist()
     ...     for free in (False, True)]
     [[[1, 2, 3, 0]], [[0, 1, 3, 2]]]
     """
     num_rows = steps.shape[1]
-    count = -(-num_rows // batches.batch_size)
-    sizes = _in_groups(num_rows, batches.batch_size)
+    sizes = micro_sizes(num_rows, batches)
+    count = len(sizes)
     if count <= 1 or (batches.chosen_order == "shuffle" and not batches.padding_free):
         return steps, sizes
     by_length = np.argsort(batches.lengths[steps], axis=1, kind="stable")
@@ -79,41 +249,12 @@ def _divide(steps: Rows, batches: Batches) -> tuple[Rows, Rows]:
     return np.take_along_axis(steps, by_length, axis=1), sizes
 
 
-def steps_of_tokens(rows: Rows, batches: Batches, max_tokens: int) -> Epoch:
-    """Steps of about the same number of tokens, in micro-batches of at most `max_tokens`."""
-    lengths, budget, start = batches.lengths, batches.micro_per_step * max_tokens, 0
-    sizes, counts, size = array("i"), array("i"), 64
-    while start < len(rows):
-        while True:  # as many rows as exceed the budget, and few more
-            tokens = np.cumsum(lengths[rows[start : start + min(size, budget)]], dtype=np.int64)
-            if tokens[-1] > budget or start + size >= len(rows) or size >= budget:
-                break
-            size *= 2
-        step = rows[start : start + max(1, int(np.searchsorted(tokens, budget, side="right")))]
-        size = max(64, 2 * len(step))
-        parts = _parts_of_tokens(step, batches, max_tokens)
-        sizes.extend(len(part) for part in parts)
-        counts.append(len(parts))
-        step[:] = np.concatenate(parts)
-        start += len(step)
-    return Epoch(rows, to_starts(np.array(sizes)), to_starts(np.array(counts)))
-
-
-def divide_step(step: Rows, batches: Batches) -> list[Rows]:
-    """The micro-batches of one step, as they are made of all steps of an epoch at once."""
-    if batches.max_tokens is not None:
-        return _parts_of_tokens(step, batches, batches.max_tokens)
-    divided, sizes = _divide(step[None], batches)
-    return [divided[0, a:b] for a, b in pairwise(to_starts(sizes))]
-
-
 def _parts_of_tokens(step: Rows, batches: Batches, max_tokens: int) -> list[Rows]:
     lengths = batches.lengths
     if batches.padding_free or batches.chosen_order == "windowed":
         step = step[np.argsort(lengths[step], kind="stable")]
     if batches.padding_free:
-        processes = batches.num_processes if batches.windows is not None else 1
-        return _fill(step[::-1], lengths, max_tokens, processes)
+        return _fill(step[::-1], lengths, max_tokens, batches.num_processes)
     return [step[a:b] for a, b in pairwise(_cut(lengths[step], max_tokens))]
 
 
@@ -142,70 +283,6 @@ def _fill(
     return [np.array(part, rows.dtype) for part in parts if part]
 
 
-def grouped_steps(rows: Rows, batches: Batches, random: np.random.Generator) -> Epoch:
-    """Steps of rows of similar length within each window, in random order."""
-    lengths = batches.lengths
-    sizes_by_window: list[Rows] = []
-    steps_by_window: list[Rows] = []
-    for start, end in _windows(len(rows), batches):
-        window = rows[start:end]
-        window[:] = window[np.argsort(lengths[window], kind="stable")]
-        if batches.max_tokens is None:
-            sizes = _in_groups(len(window), batches.batch_size)
-            steps = _in_groups(len(sizes), batches.micro_per_step)
-        else:
-            part = steps_of_tokens(window, batches, batches.max_tokens)
-            sizes = np.diff(part.micro_starts).astype(np.int32)
-            steps = np.diff(part.step_starts).astype(np.int32)
-        sizes_by_window.append(sizes)
-        steps_by_window.append(steps)
-    micro: Rows = np.concatenate(sizes_by_window)
-    counts: Rows = np.concatenate(steps_by_window)
-    order = random.permutation(len(counts))
-    first_micro = to_starts(counts)
-    rows = _reorder(rows, to_starts(np.add.reduceat(micro, first_micro[:-1])), order)
-    return Epoch(rows, to_starts(_reorder(micro, first_micro, order)), to_starts(counts[order]))
-
-
-def _windows(num_rows: int, batches: Batches) -> list[tuple[int, int]]:
-    """Row ranges of about GROUPED_STEPS whole steps each, all of similar size."""
-    per_step = batches.micro_per_step * batches.batch_size
-    if batches.max_tokens is not None:
-        mean = float(batches.lengths.mean()) or 1.0
-        per_step = max(1, int(batches.micro_per_step * batches.max_tokens / mean))
-    steps_in_all = -(-num_rows // per_step)
-    count = max(1, round(steps_in_all / GROUPED_STEPS))
-    edges = [round(steps_in_all * place / count) * per_step for place in range(count + 1)]
-    edges[-1] = num_rows
-    return list(pairwise(edges))
-
-
-def _in_groups(count: int, size: int) -> Rows:
-    """The group sizes of `count` items in groups of `size`; the last group may be smaller.
-
-    >>> _in_groups(5, 2).tolist(), _in_groups(0, 2).tolist()
-    ([2, 2, 1], [])
-    """
-    return np.diff(np.append(np.arange(0, count, size), count)).astype(np.int32)
-
-
-def to_starts(sizes: Rows) -> Rows:
-    """Where consecutive groups of these sizes start, and the end of the last."""
-    starts = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[1:])
-    return starts
-
-
-def _reorder(values: Rows, starts: Rows, order: Rows) -> Rows:
-    """Concatenate the slices of `values` that start at `starts`, in another order."""
-    reordered, filled = np.empty_like(values), 0
-    for piece in order:
-        part = values[starts[piece] : starts[piece + 1]]
-        reordered[filled : filled + len(part)] = part
-        filled += len(part)
-    return reordered
-
-
 def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
     """Where padded micro-batches start and end in consecutive rows.
 
@@ -219,3 +296,10 @@ def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
             edges.append(place)
             longest = length
     return [*edges, len(lengths)]
+
+
+def to_starts(sizes: Rows) -> Rows:
+    """Where consecutive groups of these sizes start, and the end of the last."""
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
+    return starts

@@ -11,6 +11,10 @@ import numpy as np
 
 IGNORE_INDEX = -100
 """The label of positions that the loss skips, as in torch."""
+OWN = "surefit."
+"""How names in a batch start that are surefit's own and no columns."""
+NUM_TARGETS = f"{OWN}num_targets"
+"""The number of targets of a batch, in the batch."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from surefit.batches.batch_layout import PADDED, Layout, arrange
-from surefit.batches.field import Field
+from surefit.batches.field import NUM_TARGETS, Field
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -230,9 +230,9 @@ def load_batch(
 ) -> dict[str, Any]:
     """Rows of a store as one batch of tensors on the device.
 
-    It includes `num_targets`, unless a custom `collate_fn` makes the batch.
+    It includes `NUM_TARGETS`, unless a custom `collate_fn` makes the batch.
     """
-    counted = {"num_targets": int(store.num_targets[rows].sum())} if collate_fn is None else {}
+    counted = {NUM_TARGETS: int(store.num_targets[rows].sum())} if collate_fn is None else {}
     if prepare is None and collate_fn is None:
         return counted | _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]

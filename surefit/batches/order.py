@@ -12,9 +12,9 @@ All rows are shuffled anew in every epoch. `order` then says how steps are made 
 Padding-free micro-batches of a step get long and short rows in turn, so that all have about as many
 tokens.
 
-Nothing is stored or replayed. The rows of a step depend on the effective batch size, not on how
-micro-batches and processes divide it. Every row occurs exactly once per epoch; the last step may be
-smaller.
+Nothing is stored or replayed: a keyed permutation computes which row is at which place. The rows of
+a step depend on the effective batch size, not on how micro-batches and processes divide it. Every
+row occurs exactly once per epoch; the last step may be smaller, or larger by one row (`min_rows`).
 """
 
 from __future__ import annotations
@@ -22,25 +22,48 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.cut_steps import (
-    Epoch,
     Rows,
+    Section,
+    count_steps,
     divide_step,
-    grouped_steps,
-    steps_of_rows,
-    steps_of_tokens,
+    divide_steps,
+    find_step,
+    make_section,
+    micro_sizes,
+    row_order,
+    section_steps,
+    to_starts,
+    usual_step_rows,
 )
-from surefit.batches.window_order import Windows, find_edges, make_window, sample_steps
 
 Order = Literal["shuffle", "windowed", "grouped"]
 
-EXAMINED_ROWS = 2_000_000
+EXAMINED_ROWS = 1 << 21
+"""Of more rows, figures are estimated from some of the steps."""
+SAMPLED_ROWS = 1 << 19
 EXAMINED_STEPS = 1_000
+EXAMINED_EPOCHS = 100
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Rows of the steps of an epoch, and where micro-batches and steps start."""
+
+    rows: Rows
+    micro_starts: Rows  # indices into rows, and the end
+    step_starts: Rows  # indices into micro_starts, and the end
+
+    def micro_batches(self, step: int) -> list[Rows]:
+        """The micro-batches of a step."""
+        first, end = self.step_starts[step], self.step_starts[step + 1]
+        return [self.rows[a:b] for a, b in pairwise(self.micro_starts[first : end + 1])]
 
 
 @dataclass(frozen=True)
@@ -68,8 +91,13 @@ class Batches:
     padding_free: bool = False
     order: Order | None = None
     """Default: `shuffle` where batches are padding-free, else `windowed`."""
-    windows: Windows | None = None
-    """How rows too many to be shuffled at once are ordered (`window_order`)."""
+    block_rows: int = 1
+    """Consecutive rows that are kept together in the order of an epoch (`RowOrder`): more than one
+    where the rows exceed memory, so that reads stay local. A power of two; fewer rows are kept
+    together where steps are large."""
+    min_rows: int = 1
+    """2 where the model cannot be trained on a micro-batch of one row: a row that would be left
+    over joins the micro-batch before it, unless `max_tokens` does not allow it."""
 
     @property
     def chosen_order(self) -> Order:
@@ -89,43 +117,33 @@ class Batches:
     @property
     def is_sampled(self) -> bool:
         """Whether figures of an epoch are estimated from some of its steps."""
-        return self.windows is not None
+        return len(self.lengths) > EXAMINED_ROWS
 
     def epoch(self, epoch: int) -> Epoch:
-        """The order of one epoch; of rows in windows, that of some of its steps."""
-        return _make_epoch(self, epoch) if self.windows is None else sample_steps(self, epoch)
+        """All steps of an epoch, in no order; of many rows, some of the steps."""
+        return _examine(self, epoch)
 
-    def num_steps(self, epoch: int) -> int:
-        """Optimizer steps in an epoch."""
-        if self.windows is not None:
-            return find_edges(self).num_steps
-        return len(self.epoch(epoch).step_starts) - 1
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch: as many in each, so that any step can be sought."""
+        return count_steps(self)
 
     def num_micro_batches(self, epoch: int = 0) -> int:
         """Micro-batches in an epoch, over all processes."""
-        order, num_rows = self.epoch(epoch), len(self.lengths)
-        if self.windows is not None and self.max_tokens is None:
-            whole, left = divmod(num_rows, self.effective_rows)
-            return whole * self.micro_per_step + -(-left // self.batch_size)
+        if self.is_sampled and self.max_tokens is None:
+            whole, left = divmod(len(self.lengths), self.effective_rows)
+            return whole * self.micro_per_step + len(micro_sizes(left, self))
+        order = self.epoch(epoch)
         count = len(order.micro_starts) - 1
-        return round(count * self.num_steps(epoch) / max(len(order.step_starts) - 1, 1))
+        return round(count * self.steps_per_epoch / max(len(order.step_starts) - 1, 1))
 
     def step_rows(self, epoch: int, step: int) -> Rows:
         """All rows of a step, over all processes."""
-        if self.windows is not None:
-            edges = find_edges(self)
-            window = edges.window_of_step(step)
-            made = make_window(self, epoch, window)
-            return made.step_rows(step - edges.first_step(window))
-        order = self.epoch(epoch)
-        first, end = order.micro_starts[order.step_starts[step : step + 2]]
-        return order.rows[first:end]
+        return make_section(self, epoch, step // section_steps(self)).step_rows(step)
 
     def micro_batches(self, epoch: int, step: int) -> list[Rows]:
         """The micro-batches of a step, over all processes."""
-        if self.windows is not None:
-            return divide_step(self.step_rows(epoch, step), self)
-        return self.epoch(epoch).micro_batches(step)
+        return divide_step(self.step_rows(epoch, step), self)
 
     def share(self, epoch: int, step: int, process: int = 0) -> Share:
         """The share of a step that one process trains on."""
@@ -183,7 +201,7 @@ class Batches:
 
     def random_padding_share(self) -> float:
         """The `padding_share` of a plain shuffle, padded."""
-        lengths = self.lengths if self.windows is None else self.lengths[self.epoch(0).rows]
+        lengths = self.lengths[self.epoch(0).rows] if self.is_sampled else self.lengths
         shuffled = np.random.default_rng(self.seed).permutation(lengths)
         starts = np.arange(0, len(shuffled), self.batch_size)
         sizes = np.diff(np.append(starts, len(shuffled)))
@@ -228,7 +246,11 @@ class Batches:
 
         As many epochs are examined as can be computed in about a second.
         """
-        return _find_worst(self, epochs)
+        return _find_worst(self, self.examined_epochs(epochs))
+
+    def examined_epochs(self, epochs: int) -> int:
+        """How many of the epochs are looked at for their extremes."""
+        return min(epochs, EXAMINED_EPOCHS, max(1, EXAMINED_ROWS // max(len(self.lengths), 1)))
 
     def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
         order = self.epoch(epoch)
@@ -238,23 +260,47 @@ class Batches:
 
 @lru_cache(maxsize=8)  # a few rows each; read by every memory prediction
 def _find_worst(batches: Batches, epochs: int) -> Rows:
-    num_epochs = min(epochs, max(1, EXAMINED_ROWS // max(len(batches.lengths), 1)))
     found = []
-    for epoch in range(num_epochs):
+    for epoch in range(epochs):
         positions = batches.positions(epoch)
         micro = int(positions.argmax())
         found.append((int(positions[micro]), batches._rows_of(epoch, micro).copy()))
     return max(found, key=lambda pair: pair[0])[1]
 
 
-@lru_cache(maxsize=2)  # the epoch being trained on, and the next one while prefetching
-def _make_epoch(batches: Batches, epoch: int) -> Epoch:
-    random = np.random.default_rng([batches.seed, epoch, 0xBA7C])
-    num_rows = len(batches.lengths)
-    rows: Rows = np.arange(num_rows, dtype=np.int32 if num_rows < 2**31 else np.int64)
-    random.shuffle(rows)
-    if batches.chosen_order == "grouped":
-        return grouped_steps(rows, batches, random)
-    if batches.max_tokens is None:
-        return steps_of_rows(rows, batches)
-    return steps_of_tokens(rows, batches, batches.max_tokens)
+@lru_cache(maxsize=2)
+def _examine(batches: Batches, epoch: int) -> Epoch:
+    """All steps of an epoch; of many rows, some with that of the longest row among them."""
+    num_steps, size = batches.steps_per_epoch, section_steps(batches)
+    sections: Rows = np.arange(-(-num_steps // size))
+    if batches.is_sampled:
+        most = max(2, SAMPLED_ROWS // (size * usual_step_rows(batches)))
+        place = row_order(batches, epoch).place(int(np.argmax(batches.lengths)))
+        longest = find_step(batches, epoch, place) // size
+        even = np.linspace(0, sections[-1], min(len(sections), most)).astype(int)
+        sections = np.unique([*even, longest])
+    cut = [_divided(make_section(batches, epoch, int(s)), batches) for s in sections]
+    if not cut:
+        return Epoch(np.arange(0), np.zeros(1, np.int64), np.zeros(1, np.int64))
+    rows, sizes, counts = (np.concatenate(each) for each in zip(*cut, strict=True))
+    return Epoch(rows, to_starts(sizes), to_starts(counts))
+
+
+def _divided(section: Section, batches: Batches) -> tuple[Rows, Rows, Rows]:
+    """The rows of a section by micro-batch, the sizes of these, and how many each step has."""
+    num_steps = len(section.starts) - 1
+    steps = [section.rows[a:b] for a, b in pairwise(section.starts)]
+    whole = 0
+    parts: list[tuple[Rows, Rows, Rows]] = []
+    if batches.max_tokens is None:  # steps of the same number of rows are divided at once
+        whole = num_steps if len(steps[-1]) == len(steps[0]) else num_steps - 1
+    if whole:
+        divided, sizes = divide_steps(np.stack(steps[:whole]), batches)
+        counts = np.full(whole, len(sizes))
+        parts.append((divided.reshape(-1), np.tile(sizes, whole), counts))
+    for step in steps[whole:]:
+        micro = divide_step(step, batches)
+        counts = np.array([len(micro)])
+        parts.append((np.concatenate(micro), np.array([len(part) for part in micro]), counts))
+    rows, sizes, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return rows, sizes, counts

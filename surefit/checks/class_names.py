@@ -15,7 +15,7 @@ from surefit.data.column_types import is_number, is_text
 from surefit.data.numbers import read_number
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
-from surefit.findings import Finding, rule
+from surefit.findings import NOTE, Finding, note, rule
 from surefit.tasks.classes import SEPARATOR, SETTING
 from surefit.tasks.label_separator import likely_separator
 from surefit.tasks.step_classes import FITTED as STEP_CLASSES
@@ -56,22 +56,6 @@ SINGLE_ROW_CLASS = rule(
     ),
     fix="Correct the label, add rows of the class, or delete the row.",
     accept="The class is trained on its single row.",
-)
-
-RARE_CLASSES = rule(
-    "SF238",
-    "info",
-    "classes with one row",
-    why="Many classes are rare: one row is hardly enough to learn a class from.",
-    fix="Nothing to do, or add rows of these classes.",
-)
-
-SEVERAL_CLASSES = rule(
-    "SF226",
-    "info",
-    "texts with several classes",
-    why="The same classes recur in other combinations, so that a row may have several of them.",
-    fix="Nothing to do. If each text is one class: --set label_separator=none.",
 )
 
 BLANK_LABELS = rule(
@@ -126,7 +110,8 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
     sign = encoder.fitted.get(SEPARATOR)
     if sign is not None and encoder.settings.get(SETTING) is None:
-        yield _report_several(len(names), sign, column)
+        said = f"labels with {sign!r} are several classes; there are {len(names)}."
+        yield note(f"column {column!r}: {said}", column=column)
     if sign is not None:
         yield from _check_blanks(table, column)
     elif not encoder.fitted.get("multi_label") and encoder.settings.get(SETTING) is None:
@@ -139,11 +124,6 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     if counts and not encoder.fitted.get("multi_label"):
         named = {name for group in groups for name in group}
         yield from _check_rare(counts, named, table, column, unit)
-
-
-def _report_several(count: int, sign: str, column: str) -> Finding:
-    message = f"column {column!r}: labels with {sign!r} are several classes; there are {count}."
-    return SEVERAL_CLASSES.finding(message, column=column)
 
 
 def _check_blanks(table: Table, column: str) -> Iterator[Finding]:
@@ -314,7 +294,7 @@ def _check_rare(
         f"(of {sum(counts.values()):,} {unit.split()[-1]}s in {len(counts)} classes): {shown}"
         f"{_rows(table, column, single[0], len(single) > 1)}."
     )
-    broken = SINGLE_ROW_CLASS if odd else RARE_CLASSES
+    broken = SINGLE_ROW_CLASS if odd else NOTE
     yield broken.finding(message, _where(table, column, single[0]), column=column)
 
 

@@ -16,21 +16,13 @@ from surefit.data.split import Rows, count_classes
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
-CLASS_NOT_VALIDATED = rule(
-    "SF184",
-    "warning",
-    "class without validation rows",
-    why="Nothing measures how well this class is learned, and chance does not explain its absence.",
-    fix="Add rows of the class to the validation data, or leave --eval-data out to have it split.",
-    accept="The class is trained on without being measured.",
-)
-
 CLASSES_SHIFTED = rule(
     "SF185",
     "warning",
-    "classes with other shares in validation",
-    why="Figures on such validation rows do not describe data like the training rows.",
-    fix="Draw both sets from the same data, or compare macro_f1 instead of accuracy.",
+    "classes missing or with other shares in validation",
+    why="Figures on such validation rows do not describe data like the training rows, and chance "
+    "does not explain the difference. Nothing measures how well a missing class is learned.",
+    fix="Draw both sets from the same data (leave --eval-data out), or add the missing rows.",
     accept="The sets stay as they are.",
 )
 
@@ -92,7 +84,7 @@ def compare_classes(train: Classes, validation: Classes, file: str) -> list[Find
         )
         more = f" and {int(missing.sum()) - 3} more" if missing.sum() > 3 else ""
         message = f"None of the {int(shown.sum())} validation rows has the class {names}{more}."
-        return [CLASS_NOT_VALIDATED.finding(message, file=file)]
+        return [CLASSES_SHIFTED.finding(message, file=file)]
     shift = float(np.abs(shares - theirs).sum() / 2)
     expected = shares * shown.sum()
     square = float(((shown - expected) ** 2 / np.maximum(expected, 1)).sum())

@@ -20,19 +20,12 @@ from surefit.encode.drop_reasons import (
     fix_for,
 )
 from surefit.encode.store import Store
-from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, WRONG_MESSAGE_ORDER
+from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
 from surefit.encode.text.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
-from surefit.encode.text.unreadable_messages import UNREADABLE_MESSAGE
-from surefit.findings import Finding, rule
+from surefit.findings import NOTE, Finding, note, rule
+from surefit.kernels.numerics import preserved_state
+from surefit.pipeline.pipeline import Pipeline
 from surefit.tasks.sft import OVERLONG_ROW_DROPPED
-
-ROWS_DROPPED = rule(
-    "SF203",
-    "info",
-    "rows dropped",
-    why="Nothing can be learned from them; the ledger counts them by reason.",
-    fix="Correct the named rows, or delete them from the data.",
-)
 
 TOO_MANY_ROWS_DROPPED = rule(
     "SF204",
@@ -50,25 +43,6 @@ UNSEEN_LABEL = rule(
     why="The model has no output for a class that no training row has; such rows are dropped.",
     fix="Add rows of the class to the training data, or correct the label.",
     accept="The validation rows are dropped.",
-)
-
-ROWS_TRUNCATED = rule(
-    "SF211",
-    "info",
-    "rows truncated",
-    why="They are longer than max_seq_length; the ledger counts them.",
-    fix="Raise max_seq_length if the model allows it, or set overlong=drop.",
-)
-
-ROWS_SPLIT = rule(
-    "SF221",
-    "info",
-    "rows split into blocks",
-    why=(
-        "They are longer than max_seq_length. No token is lost, but the first token of a block has "
-        "no context, so it is not predicted."
-    ),
-    fix="Raise max_seq_length if the model allows it, or set overlong to truncate, drop or error.",
 )
 
 MANY_ROWS_DROPPED = rule(
@@ -129,7 +103,6 @@ CAUSES_OF_LOSS = frozenset(
     each.code
     for each in (
         EMPTY_PROMPT_OR_ANSWER,
-        WRONG_MESSAGE_ORDER,
         UNREADABLE_MESSAGE,
         TEMPLATE_REFUSES_ROW,
         ANSWERS_NOT_FOUND,
@@ -147,10 +120,11 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Ids and token labels within the vocabulary, rows within the model's positions."""
     if vocab_size is not None:
-        for name, unused in (("input_ids", None), ("labels", IGNORE_INDEX)):
+        what = f"the model's vocabulary has {vocab_size:,} tokens"
+        for name in ("input_ids", "labels"):
             spec = store.fields.get(name)
             if spec is not None and spec.rank == 1 and spec.numpy_dtype.kind in "iu":
-                yield from _check_range(store, table, name, vocab_size, unused)
+                yield from check_range(store, table, name, vocab_size, what)
     if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
         yield _too_long(store, table, max_positions)
 
@@ -173,18 +147,19 @@ def _too_long(store: Store, table: Table, max_positions: int) -> Finding:
     )
 
 
-def _check_range(
-    store: Store, table: Table, name: str, size: int, unused: int | None
+def check_range(
+    store: Store, table: Table, name: str, size: int, what: str, fix: str = ""
 ) -> Iterator[Finding]:
-    """Rows with an id outside 0 … size-1, reading the values in chunks."""
-    values, offsets = store.values(name), store.offsets(name)
+    """Rows with an id outside 0 … size-1, reading the values in chunks; `what` has that size."""
+    values, is_scalar = store.values(name), not store.fields[name].rank
+    offsets = np.arange(len(store) + 1) if is_scalar else store.offsets(name)
     first, num_ids, blocks = -1, 0, 0
     last_block = -1
     for start in range(0, len(values), _CHUNK):
         chunk = values[start : start + _CHUNK]
         wrong = (chunk < 0) | (chunk >= size)
-        if unused is not None:
-            wrong &= chunk != unused
+        if name == "labels":
+            wrong &= chunk != IGNORE_INDEX
         places = start + np.flatnonzero(wrong)
         if len(places):
             first = first if first >= 0 else int(places[0])
@@ -196,13 +171,11 @@ def _check_range(
     row = int(np.searchsorted(offsets, first, side="right")) - 1
     where = table.where(int(store.source_row[row]))
     position = first - int(offsets[_first_block(store, row)])
-    message = (
-        f"row {where['row']}: {name}[{position}] is {values[first]}, but the model's vocabulary "
-        f"has {size:,} tokens (0 to {size - 1})."
-    )
+    place = name if is_scalar else f"{name}[{position}]"
+    message = f"row {where['row']}: {place} is {values[first]}, but {what} (0 to {size - 1})."
     if num_ids > 1:
         message += f" {num_ids:,} ids in {blocks:,} of {len(store):,} rows are outside it."
-    yield TOKEN_OUT_OF_VOCABULARY.finding(message, where, column=name)
+    yield TOKEN_OUT_OF_VOCABULARY.finding(message, where, fix=fix, column=name)
 
 
 def _first_block(store: Store, block: int) -> int:
@@ -242,7 +215,7 @@ def check_ledger(
         more = f"{fix} Or raise max_dropped_share.".lstrip()
         yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
     elif lost > unseen + _num_explained(sides):
-        broken = MANY_ROWS_DROPPED if share_lost >= MANY else ROWS_DROPPED
+        broken = MANY_ROWS_DROPPED if share_lost >= MANY else NOTE
         verb = "is" if lost == 1 else "are"
         message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
         yield broken.finding(f"{message} {_examples(sides)}", example, fix=fix)
@@ -285,7 +258,7 @@ def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Ite
     if ledger.truncated_rows:
         are = "is" if ledger.truncated_rows == 1 else "are"
         is_many = ledger.truncated_rows >= MANY * ledger.used_rows
-        broken = MANY_ROWS_TRUNCATED if is_many else ROWS_TRUNCATED
+        broken = MANY_ROWS_TRUNCATED if is_many else NOTE
         lost = ledger.truncated_tokens
         total = lost + sum(side.get("tokens", 0) for side in counts)
         yield broken.finding(
@@ -297,7 +270,7 @@ def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Ite
         blocks = sum(side.get("split_blocks", 0) for side in counts)
         unlabelled = ledger.dropped_blocks
         without = f" {unlabelled:,} more have no labelled token and are dropped." * (unlabelled > 0)
-        yield ROWS_SPLIT.finding(
+        yield note(
             f"{ledger.split_rows} {longer % (are, are)} split into {blocks:,} blocks.{without}"
         )
 
@@ -323,3 +296,52 @@ def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
             hit.setdefault(reason, []).extend(int(table.where(row)["row"]) for row in rows)
     shown = (describe_rows(reason, sorted(rows)[:3]) for reason, rows in sorted(hit.items()))
     return f"For example, {'; '.join(shown)}." if hit else ""
+
+
+FIX = "Give the layer num_embeddings above the largest id, or correct the row."
+
+
+def find_lookups(pipeline: Pipeline, store: Store) -> dict[str, tuple[str, int]]:
+    """Columns that go into an nn.Embedding as they are: its name and its number of rows.
+
+    A module does not declare it, so it is called once, with zeros for integers.
+    """
+    import torch
+    from torch import nn
+
+    fields = pipeline.fields.items()
+    whole = [n for n, spec in fields if spec.numpy_dtype.kind in "iu" and spec.rank < 2]
+    read = [name for name in pipeline.call.arguments.values() if name in whole]
+    layers = {n: m for n, m in pipeline.module.named_modules() if isinstance(m, nn.Embedding)}
+    if not read or not layers or pipeline.collate_fn is not None:
+        return {}
+    batch = pipeline.batch(store, [0])
+    batch |= {name: torch.zeros_like(batch[name]) for name in read if name != "attention_mask"}
+    at = {batch[name].untyped_storage().data_ptr(): name for name in read}
+    found: dict[str, tuple[str, int]] = {}
+
+    def watch(layer: Any, given: tuple[Any, ...]) -> None:
+        column = at.get(given[0].untyped_storage().data_ptr()) if given else None
+        if column is not None and column not in found:
+            name = next(name for name, other in layers.items() if other is layer)
+            found[column] = (name, layer.num_embeddings)
+
+    hooks = [layer.register_forward_pre_hook(watch) for layer in layers.values()]
+    try:
+        with preserved_state(pipeline.module), torch.no_grad():
+            pipeline.outputs(batch)
+    except Exception:  # user code may raise anything; the probe of the first batch reports it
+        return found
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def check_lookups(pipeline: Pipeline, store: Store, table: Table) -> Iterator[Finding]:
+    """Ids that the embedding of a custom module has no row for."""
+    if not len(store) or pipeline.vocab_size is not None:
+        return
+    for column, (layer, size) in find_lookups(pipeline, store).items():
+        what = f"the layer {layer!r} has {size:,} embeddings"
+        yield from check_range(store, table, column, size, what, FIX)

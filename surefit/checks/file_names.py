@@ -9,7 +9,7 @@ from pathlib import Path
 
 from surefit.config import set_option
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
-from surefit.data.further_columns import base_role
+from surefit.data.extra_columns import base_role
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
@@ -44,10 +44,10 @@ def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding
     for role, column in roles.items():
         if column not in table.columns or not is_text(table.column_type(column)):
             continue
-        named = replace(table, arrow=table.arrow.select([column]), files=(column,))
         rows = sample_rows(table.num_rows, _LOOK_AT, seed=0)
-        written = table.arrow[column].take(rows).to_pylist()
-        found = [row[column] for row in named.rows(rows.tolist())]
+        plain = replace(table, arrow=table.arrow.select([column]), files=())
+        written = [row[column] for row in plain.rows(rows.tolist())]
+        found = [row[column] for row in replace(plain, files=(column,)).rows(rows.tolist())]
         values = [
             (path, text, row) for path, text, row in zip(found, written, rows, strict=True) if text
         ]

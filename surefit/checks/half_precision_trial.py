@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from surefit.data.cache import fingerprint
-from surefit.data.cache_entry import entry_folder, is_sound, open_json
+from surefit.data.cache import entry_folder, fingerprint
+from surefit.data.cache_entry import is_sound, open_json
 
 TRIAL_SECONDS = 300
 """A trial takes a few seconds; a busy machine may need far longer to import torch."""
@@ -26,7 +26,7 @@ _KERNEL_SETTINGS = ("ONEDNN_", "DNNL_", "MKL_", "ATEN_CPU_", "TORCH_CPU_")
 def trial_command(precision: str) -> list[str]:
     """The process that computes products in `bf16` or `fp16`."""
     script = Path(__file__).with_name("half_precision_products.py")
-    return [sys.executable, str(script), precision]
+    return [sys.executable, "-P", str(script), precision]
 
 
 def why_not(precision: str, command: Sequence[str] | None = None) -> str | None:

@@ -6,11 +6,10 @@ row number; then the probes are run on its model with its own loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from surefit.checks.dropped_columns import check_columns
 from surefit.checks.ledger import Ledger
 from surefit.checks.module_checks import check_trainable
 from surefit.checks.trainer_batches import (
@@ -23,11 +22,11 @@ from surefit.checks.trainer_batches import (
     iter_batches,
     known_tokens,
 )
-from surefit.checks.trainer_probes import has_own_loss, probe_trainer
+from surefit.checks.trainer_probes import has_own_loss, is_of_library, probe_trainer
 from surefit.checks.trainer_rows import RowTally
 from surefit.errors import UsageError, message_of
 from surefit.explainer import explain
-from surefit.findings import Finding, has_errors, rule
+from surefit.findings import Finding, has_errors, note, part_notes, rule
 
 COLLATOR_FAILED = rule(
     "SF720",
@@ -56,20 +55,13 @@ OPTIMIZER_OF_OTHERS = rule(
     fix="Pass optimizers=(None, None), or make the optimizer from trainer.model.parameters().",
 )
 
-NOT_CHECKED = rule(
-    "SF729",
-    "info",
-    "parts of the trainer were not checked",
-    why="They run code of your own, or have no rows with numbers.",
-    fix="Nothing to do; what is named remains unknown.",
-)
-
 
 @dataclass(frozen=True)
 class Checkup:
     """What was found in someone else's run; `as_dict()` is what `check --json` prints."""
 
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
     ledger: Ledger
 
     @property
@@ -83,6 +75,7 @@ class Checkup:
             "ok": self.ok,
             "task": None,
             "findings": [found.as_dict() for found in self.findings],
+            "notes": list(self.notes),
             "ledger": self.ledger.as_dict(),
         }
 
@@ -103,7 +96,8 @@ def check_trainer(trainer: Any) -> Checkup:
     try:
         for batch in iter_batches(trainer):
             tally.add(batch)
-            if richest is None or _is_richer(batch.tensors, richest.tensors):
+            ragged = _is_ragged(batch.tensors)
+            if richest is None or (ragged and not _is_ragged(richest.tensors)):
                 richest = batch
     except CollatorFailedError as error:
         failed = [_describe_failure(error)]
@@ -120,15 +114,11 @@ def check_trainer(trainer: Any) -> Checkup:
     found += _name_unchecked(trainer, tally)
     streamed = is_stream(trainer.train_dataset)
     num_rows = tally.rows if streamed else len(trainer.train_dataset)
-    return Checkup(tuple(found), tally.ledger(num_rows))
-
-
-def _is_richer(batch: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a batch has rows of different length where the other has not."""
-    return _is_ragged(batch) and not _is_ragged(other)
+    return Checkup(*part_notes(found), tally.ledger(num_rows))
 
 
 def _is_ragged(batch: Mapping[str, Any]) -> bool:
+    """Whether the rows of a batch have different lengths."""
     mask = batch.get("attention_mask")
     return mask is not None and mask.ndim == 2 and bool((mask.sum(1) != mask.shape[1]).any())
 
@@ -175,7 +165,7 @@ def _check_accumulation(trainer: Any, tally: RowTally) -> list[Finding]:
 
 
 def _name_unchecked(trainer: Any, tally: RowTally) -> Iterator[Finding]:
-    """One finding that names all that was not looked at; none where that is nothing."""
+    """Name all that was not looked at in one note."""
     parts = []
     name = type(trainer).__name__
     if is_stream(trainer.train_dataset) and tally.rows >= STREAMED_ROWS:
@@ -186,15 +176,78 @@ def _name_unchecked(trainer: Any, tally: RowTally) -> Iterator[Finding]:
         parts.append("whether your own loss is a sum over rows, as gradient accumulation needs it")
     elif tally.rows and not tally.targets_per_batch:
         parts.append(f"the loss of {name}, which is not computed from labels")
-    if not _is_of_library(trainer, "get_train_dataloader"):
+    if not is_of_library(type(trainer).get_train_dataloader):
         parts.append(f"the batches of {name}.get_train_dataloader; rows were collated in order")
     if tally.causal and not tally.known.ends:
         parts.append("whether the end of a text is learned, as no eos token is known")
     if parts:
-        yield NOT_CHECKED.finding(f"Not checked: {'; '.join(parts)}.")
+        yield note(f"Not checked: {'; '.join(parts)}.")
 
 
-def _is_of_library(trainer: Any, method: str) -> bool:
-    """Whether a method is that of transformers or TRL."""
-    module = str(getattr(getattr(type(trainer), method), "__module__", ""))
-    return module.split(".")[0] in ("transformers", "trl")
+COLUMNS_DROPPED = rule(
+    "SF723",
+    "warning",
+    "columns dropped by the trainer",
+    why="The model and the loss do not see them, so they have no effect on training.",
+    fix=(
+        "Let forward name them, or pass remove_unused_columns=False and use them in the collator; "
+        "if they are not needed, remove them from the data set."
+    ),
+)
+
+LOOKED_AT = 8
+"""Rows that show what kind of values a column has."""
+OF_TOKENIZERS = frozenset(
+    ("token_type_ids", "special_tokens_mask", "offset_mapping", "overflow_to_sample_mapping")
+)
+"""Columns that tokenizers return and few models need."""
+OF_PREPARATION = frozenset(("completion_mask", "assistant_masks", "seq_lengths"))
+"""Columns that TRL turns into labels before it trains."""
+
+
+def check_columns(trainer: Any) -> Iterator[Finding]:
+    """Columns of numbers that the trainer removes because neither model nor collator names them."""
+    dataset = trainer.train_dataset
+    names = getattr(dataset, "column_names", None)
+    if not names or not trainer.args.remove_unused_columns or is_stream(dataset):
+        return
+    trainer._set_signature_columns_if_needed()
+    kept = set(trainer._signature_columns)
+    rows = [dataset[row] for row in range(min(LOOKED_AT, len(dataset)))]
+    is_trl = any(base.__module__.startswith("trl.") for base in type(trainer).__mro__)
+    prepared = OF_TOKENIZERS | (OF_PREPARATION if is_trl else frozenset())
+    lost = {
+        name: what
+        for name in names
+        if name not in kept | prepared and (what := _meaning(name, rows, is_trl)) is not None
+    }
+    if lost:
+        shown = ", ".join(f"{name!r} ({what})" for name, what in lost.items())
+        model = type(trainer.model).__name__
+        message = f"The trainer drops {shown}: {model}.forward has no such argument."
+        yield COLUMNS_DROPPED.finding(message, column=next(iter(lost)))
+
+
+def _meaning(name: str, rows: list[Mapping[str, Any]], is_trl: bool) -> str | None:
+    """What a column holds if the model or the loss could use it; None for sources and counters.
+
+    A text, a message or an id is what the tokens were made from, or names the row. One number per
+    token, or a fraction per row, is a weight, a mask or a target.
+    """
+    values = [row[name] for row in rows]
+    if all(_is_aligned(value, row) for value, row in zip(values, rows, strict=True)):
+        if name == "attention_mask" and is_trl and all(all(value) for value in values):
+            return None  # TRL makes its own, of ones
+        return "one number per token"
+    if all(isinstance(value, float) for value in values):
+        return "one fraction per row"
+    return None
+
+
+def _is_aligned(value: Any, row: Mapping[str, Any]) -> bool:
+    """Whether a value has one number for each token of the row."""
+    ids = row.get("input_ids")
+    if not isinstance(value, Sized) or isinstance(value, str) or not isinstance(ids, Sized):
+        return False
+    numbers: Any = value.tolist() if hasattr(value, "tolist") else value
+    return len(value) == len(ids) > 1 and all(isinstance(n, int | float) for n in numbers)

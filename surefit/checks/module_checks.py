@@ -1,19 +1,20 @@
-"""Checks of the module itself: trainable parameters, registered layers, batch statistics."""
+"""Checks of a module and of the batches it gets: what is trained, single rows, padding."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.errors import UsageError, describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
+from surefit.kernels.numerics import preserved_state
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
+    from torch import nn
 
 UNREGISTERED_LAYERS = rule(
     "SF219",
@@ -33,7 +34,7 @@ SINGLE_ROW_BATCH_NORM = rule(
     "error",
     "a batch of one row meets batch statistics",
     why="Batch normalisation cannot train on a single row and raises in the middle of the run.",
-    fix="Choose another batch size.",
+    fix="Choose a batch size of 2 or more.",
 )
 
 
@@ -67,7 +68,10 @@ def check_registered(module: nn.Module) -> Iterator[Finding]:
             items = held if isinstance(value, list | tuple | dict) else [value]
             if not attribute.startswith("_") and any(
                 id(item) not in own
-                and (isinstance(item, nn.Module) or (isinstance(item, Tensor) and _learns(item)))
+                and (
+                    isinstance(item, nn.Module)
+                    or (isinstance(item, Tensor) and item.requires_grad and item.is_leaf)
+                )
                 for item in items
             ):
                 stray.append(f"{name}.{attribute}".lstrip("."))
@@ -77,10 +81,6 @@ def check_registered(module: nn.Module) -> Iterator[Finding]:
             f"{type(module).__name__} keeps layers or weights in {shown}, where torch does not see "
             "them: they are neither trained nor saved."
         )
-
-
-def _learns(tensor: Tensor) -> bool:
-    return tensor.requires_grad and tensor.is_leaf
 
 
 def check_optimizer(module: nn.Module, optimizer: Any) -> None:
@@ -108,18 +108,70 @@ def check_optimizer(module: nn.Module, optimizer: Any) -> None:
         )
 
 
-def check_batch_norm(module: nn.Module, batches: Batches, epochs: int) -> Iterator[Finding]:
-    """A layer that needs statistics over the batch cannot train on a micro-batch of one row."""
+def find_min_rows(module: nn.Module, one_row: Callable[[], Any] | None) -> tuple[int, str]:
+    """How many rows the module needs in training, 1 or 2, and the layer that needs them.
+
+    Batch normalisation needs several values per channel. One row has them if the layer sees several
+    positions of it, so `one_row`, a call with a single row, is tried; without it, 2 is assumed.
+    """
     from torch.nn.modules.batchnorm import _BatchNorm
 
     layer = next((n for n, part in module.named_modules() if isinstance(part, _BatchNorm)), None)
     if layer is None:
+        return 1, ""
+    if one_row is None:
+        return 2, layer
+    with preserved_state(module):
+        module.train()
+        try:
+            one_row()
+        except ValueError as error:
+            if "more than 1 value per channel" in str(error):
+                return 2, layer
+        except Exception:  # reported by the probe of the first batch, if it is a fault
+            return 1, layer
+    return 1, layer
+
+
+def check_single_rows(batches: Batches, epochs: int, layer: str) -> Iterator[Finding]:
+    """A model that needs two rows in training cannot get a micro-batch of one row."""
+    if batches.min_rows == 1:
         return
-    for epoch in range(epochs):
+    for epoch in range(batches.examined_epochs(epochs)):
         if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
+            size = batches.batch_size
+            fix = "Train on two rows or more." if len(batches.lengths) < 2 else ""
+            if size == 1:
+                fix = "Choose --batch-size 2 or more, or replace the layer by GroupNorm."
+            elif batches.max_tokens is not None:
+                fix = "Raise max_tokens so that two of the longest rows fit, or leave it out."
             yield SINGLE_ROW_BATCH_NORM.finding(
                 f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
-                f"or more ({len(batches.lengths)} rows, batch size {batches.batch_size}).",
-                fix="Choose a batch size that leaves no single row over.",
+                f"or more ({len(batches.lengths)} rows, batch size {size}).",
+                fix=fix,
             )
             return
+
+
+MUCH = 0.25
+WORTH_SAYING = 0.1
+"""The least change of the share of padding that is suggested."""
+
+
+def check_padding(batches: Batches) -> Iterator[Finding]:
+    """Say so if a large share of the positions is padding that smaller micro-batches avoid."""
+    share = batches.padding_share()
+    parts = next((n for n in (4, 2) if batches.batch_size % n == 0), None)
+    if share < MUCH or parts is None or batches.max_tokens is not None:
+        return
+    rows, accum = batches.batch_size // parts, batches.grad_accum * parts
+    smaller = replace(batches, batch_size=rows, grad_accum=accum).padding_share()
+    if share - smaller < WORTH_SAYING:
+        return
+    grouped = replace(batches, order="grouped").padding_share()
+    yield note(
+        f"{share:.0%} of the positions in an epoch are padding.",
+        fix=f"Set batch_size={rows} and grad_accum={accum}: the same steps, with {smaller:.0%} "
+        f"padding. order=grouped has {grouped:.0%}, but its steps have rows of one length, which "
+        "harms training where length and target are related.",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -67,7 +67,8 @@ def iter_batches(trainer: Any) -> Iterator[TrainerBatch]:
             batch = collate(chunk)
         except Exception as error:
             raise CollatorFailedError(numbers) from error
-        lengths = tuple(len(row["input_ids"]) for row in chunk if _has_ids(row))
+        ids = [row.get("input_ids") if isinstance(row, Mapping) else None for row in chunk]
+        lengths = tuple(len(each) for each in ids if isinstance(each, Sized))
         tensors = {name: value for name, value in batch.items() if hasattr(value, "shape")}
         yield TrainerBatch(numbers, lengths if len(lengths) == len(chunk) else (), tensors)
         start += len(chunk)
@@ -82,10 +83,6 @@ def _rows(dataset: Any) -> Iterator[Any]:
     if is_stream(dataset):
         return islice(iter(dataset), STREAMED_ROWS)
     return (dataset[row] for row in range(len(dataset)))
-
-
-def _has_ids(row: Any) -> bool:
-    return isinstance(row, Mapping) and hasattr(row.get("input_ids"), "__len__")
 
 
 def find_sequences(batch: TrainerBatch, pad: int | None) -> list[TrainedSequence]:
@@ -162,7 +159,9 @@ def known_tokens(trainer: Any, tokenizer: Any) -> KnownTokens:
         ends = {*_ids(getattr(config, "eos_token_id", None))}
         ends |= {*_ids(getattr(generation, "eos_token_id", None))}
         return KnownTokens(next((p for p in pads if p is not None), None), frozenset(ends), None)
-    special = frozenset({*tokenizer.all_special_ids, *_added_ids(tokenizer)})
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    more = (number for number, token in added if getattr(token, "special", False))
+    special = frozenset({*tokenizer.all_special_ids, *more})
     stops = {*_ids(getattr(generation, "eos_token_id", None))} & special
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else pad
     return KnownTokens(pad, frozenset({*_ids(tokenizer.eos_token_id)} | stops - {pad}), special)
@@ -179,8 +178,3 @@ def _ids(value: Any) -> Iterable[int]:
     if value is None:
         return ()
     return [int(value)] if isinstance(value, int) else [int(each) for each in value]
-
-
-def _added_ids(tokenizer: Any) -> Iterable[int]:
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return [number for number, token in added.items() if getattr(token, "special", False)]

@@ -18,15 +18,8 @@ from surefit.checks.trainer_rows import is_causal
 from surefit.errors import describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, rule
-from surefit.kernels.preserve_state import preserved_state
-
-BATCH_FAILED = rule(
-    "SF750",
-    "error",
-    "the model fails on a batch",
-    why="The trainer's own collator made the batch, so training would fail in its first step.",
-    fix="Compare the columns of the batch with the arguments of the model's forward.",
-)
+from surefit.kernels.numerics import preserved_state
+from surefit.models.load_weights import MODEL_FAILED
 
 PACKED_ROWS_MIX = rule(
     "SF726",
@@ -135,10 +128,12 @@ def _check_packing(
 
 def has_own_loss(trainer: Any) -> bool:
     """Whether the loss is the user's own function or method."""
-    if trainer.compute_loss_func is not None:
-        return True
-    module = str(type(trainer).compute_loss.__module__)
-    return module.split(".")[0] not in ("transformers", "trl")
+    return trainer.compute_loss_func is not None or not is_of_library(type(trainer).compute_loss)
+
+
+def is_of_library(method: Any) -> bool:
+    """Whether a method is that of transformers or TRL."""
+    return str(getattr(method, "__module__", "")).split(".")[0] in ("transformers", "trl")
 
 
 def _subject(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> Subject:
@@ -150,15 +145,13 @@ def _subject(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> Subje
     return Subject(
         trainer.model,
         rows,
-        forward=partial(_own_outputs if has_own_loss(trainer) else _model_outputs, trainer),
+        forward=partial(_own_outputs, trainer)
+        if has_own_loss(trainer)
+        else lambda batch: trainer.model(**batch),
         loss=partial(_sum_of_mean, causal),
         fields=well_known_fields(known.pad or 0),
         causal=causal,
     )
-
-
-def _model_outputs(trainer: Any, batch: Mapping[str, Any]) -> Any:
-    return trainer.model(**batch)
 
 
 def _own_outputs(trainer: Any, batch: Mapping[str, Any]) -> ProbedOutputs:
@@ -191,4 +184,4 @@ def _describe_failure(error: Exception) -> Finding:
     message = f"The model fails on a batch of the trainer: {describe_error(error)[:300]}"
     if cause.known:
         message += f" Cause: {cause.title} ({cause.code}). {' '.join(cause.derived)}".rstrip()
-    return BATCH_FAILED.finding(message, fix=cause.fix or "")
+    return MODEL_FAILED.finding(message, fix=cause.fix or "")

@@ -13,15 +13,7 @@ from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.encode.text.batch_tokenizing import plain_backend, tokenize
-from surefit.findings import Finding, rule
-
-SOME_UNKNOWN = rule(
-    "SF293",
-    "info",
-    "text unknown to the tokenizer",
-    why="Characters or words that the vocabulary lacks all become one token: they look the same.",
-    fix="Nothing to do, unless the named characters matter: then choose another tokenizer.",
-)
+from surefit.findings import NOTE, Finding, rule
 
 MUCH_UNKNOWN = rule(
     "SF294",
@@ -69,29 +61,22 @@ def check_unknown_tokens(store: Store, table: Table, encoder: Encoder) -> Iterat
         return
     if "input_ids" not in store.fields:
         return
-    counted = max((_count(store, name, unknown) for name in _token_columns(store)), key=_share)
+    names = ["input_ids", *["labels"] * ("decoder_input_ids" in store.fields)]
+    counts = [_count(store, name, unknown) for name in names]
+    counted = max(counts, key=lambda each: each.share)
     if counted.share < SOME:
         return
     row = int(store.source_row[counted.first])
     where = table.where(row)
     pieces = _pieces(table.row(row), encoder, unknown)
     shown = f", where the text has {', '.join(map(repr, pieces))}" if pieces else ""
-    broken = MUCH_UNKNOWN if counted.share >= MUCH else SOME_UNKNOWN
+    broken = MUCH_UNKNOWN if counted.share >= MUCH else NOTE
     yield broken.finding(
         f"{counted.unknown:,} of {counted.total:,} tokens ({counted.share:.0%}) are the "
         f"tokenizer's unknown token {tokenizer.unk_token!r}, in {counted.rows:,} of "
         f"{len(store):,} rows: row {where['row']}, for example{shown}.",
         where,
     )
-
-
-def _share(counted: _Counted) -> float:
-    return counted.share
-
-
-def _token_columns(store: Store) -> list[str]:
-    """The columns of tokens: the inputs, and the targets where they are a text of their own."""
-    return ["input_ids", *["labels"] * ("decoder_input_ids" in store.fields)]
 
 
 def _count(store: Store, name: str, unknown: int) -> _Counted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,6 @@ from surefit.cli import (
 )
 from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error
-from surefit.peers.torch_log import hush_torch
 from surefit.printable import one_line
 
 app = typer.Typer(
@@ -52,6 +52,8 @@ MAKE_WRITABLE = (
     "Free some space or make the disk writable (df -h shows the disks), then run the command "
     "again. To go on with a run that had begun: surefit train --resume RUN."
 )
+NOT_ON_STDOUT = ("train", "demo")
+"""Commands whose result is a run; what they print may be lost."""
 STOPPED = "Stopped before training started; nothing was written."
 
 for module in (
@@ -79,26 +81,35 @@ for registered in app.registered_commands:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _stop)
-    guard_streams()
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started imports from the working folder
     asked = sys.argv[1:] if arguments is None else arguments
-    hush_torch("--debug" in asked)
-    sys.exit(run(asked))
+    command = next((each for each in asked if not each.startswith("-")), "")
+    guard_streams(ends_command=command not in NOT_ON_STDOUT)
+    # torch prints pages of stack frames about connections, which its errors repeat.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "WARNING" if "--debug" in asked else "ERROR")
+    code = run(asked)
+    if code:
+        from surefit.processes import record_error
+
+        record_error(SystemExit(code))  # unless the error itself is recorded
+    sys.stdout.flush()  # here it may still end the command
+    sys.exit(code)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Stop as Ctrl-C does; a launcher also sends SIGTERM where another process has failed."""
-    from surefit.processes import ends_by_itself
+    from surefit.processes import CURRENT
 
-    if not ends_by_itself():
+    if not CURRENT.is_ending:
         signal.default_int_handler(number, frame)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command; an error ends in a message and an exit code, not in a traceback."""
     from surefit.errors import SurefitError
-    from surefit.peers.signs_of_life import NOTES
+    from surefit.processes import CURRENT, record_error
 
-    NOTES.restart()  # of an earlier command in this process
+    CURRENT.run, CURRENT.is_ending = "", False  # of an earlier command in this process
     debug, given = "--debug" in arguments, arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     as_json = "--json" in arguments
@@ -109,8 +120,11 @@ def run(arguments: list[str]) -> int:
             return _fail(*_stopped(), 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
+        record_error(error)
         if debug:
             raise
+        if getattr(error, "is_reported", False):
+            return error.exit_code
         is_told = bool(getattr(error, "is_told", False))
         return _fail(error.lines, error.fix, error.exit_code, as_json, is_told)
     except KeyboardInterrupt:
@@ -119,9 +133,10 @@ def run(arguments: list[str]) -> int:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
             return _fail(*_stopped(), 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
-            from surefit.cli.unknown_options import explain_usage
+            from surefit.cli.options import explain_usage
 
             return _fail(*explain_usage(error, arguments), 2, as_json)
+        record_error(error)
         if debug:
             raise
         return _fail(*_explained(error), 1, as_json)
@@ -129,12 +144,12 @@ def run(arguments: list[str]) -> int:
 
 def _stopped() -> tuple[list[str], str]:
     """The message and fix of a command that was stopped, by the run that had begun."""
-    from surefit.peers.signs_of_life import NOTES
+    from surefit.processes import CURRENT
 
-    if not NOTES.run:
+    if not CURRENT.run:
         return [STOPPED], ""
-    return [f"Stopped. What was saved is in {NOTES.run}."], (
-        f"Go on with it: surefit train --resume {NOTES.run}"
+    return [f"Stopped. What was saved is in {CURRENT.run}."], (
+        f"Go on with it: surefit train --resume {CURRENT.run}"
     )
 
 
@@ -155,15 +170,15 @@ def _explained(error: Exception) -> tuple[list[str], str]:
 
 def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool, is_told: bool = False) -> int:
     """Print what ended a command; of several processes, only what the first one does not print."""
-    from surefit.peers.process_names import name_process
-    from surefit.processes import is_main, process_index, report_early_failure
+    from surefit.processes import host_name, is_main, name_process, num_processes, process_index
 
-    if not is_told:
-        is_told = report_early_failure(lines[0], fix)
     if not is_main():
         if is_told or code == 130:
             return code
-        lines, as_json = [f"{name_process(process_index())}: {lines[0]}", *lines[1:]], False
+        as_json = False
+    if num_processes() > 1 and not is_told and code != 130:
+        name = name_process(process_index(), host_name())
+        lines = [f"{name}: {lines[0]}", *lines[1:]]
     if as_json:
         fault: dict[str, Any] = {"ok": False, "error": {"message": "\n".join(lines), "fix": fix}}
         print(json.dumps(fault, ensure_ascii=False))

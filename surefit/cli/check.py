@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from surefit.cli.options import TrustCode, takes_run_options
+from surefit.cli.options import Quiet, TrustCode, Verbose, takes_run_options
 
 
 @takes_run_options
-def command(
+def command(  # noqa: PLR0913 - the options of the command
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
     trust_code: TrustCode = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     processes: Annotated[
         int | None, typer.Option(help="Plan for so many processes.", min=1, show_default=False)
@@ -27,8 +29,7 @@ def command(
     """Plan only: report errors, memory and time before training."""
     from surefit.api import check_request
     from surefit.cli.display import Display, print_json, show_plan
-    from surefit.cli.guarded_console import to_stdout
-    from surefit.cli.terminal import user_output_to_stderr
+    from surefit.cli.terminal import to_stdout, user_output_to_stderr
     from surefit.errors import UsageError
     from surefit.request import make_request, plan_for
 
@@ -38,10 +39,10 @@ def command(
         settings, config.parent if config is not None else None, trust_code or ()
     )
     request = plan_for(request, processes, device)
-    with Display() as display, user_output_to_stderr():
+    with Display(quiet) as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
     if json:
         print_json(plan.as_dict())
     else:
-        show_plan(plan, to_stdout())
+        show_plan(plan, to_stdout(), quiet, verbose)
     return 0 if plan.ok else 1

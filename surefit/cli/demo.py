@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
     from surefit.run.run_folder import Run
+
 
 FOLDER = Path("runs/demo")
 DATA = Path("runs/demo-data/instructions.jsonl")
@@ -33,11 +35,10 @@ def command() -> int:
     """Generate an instruction data set, check it, train a small model."""
     from surefit.cli.display import Display, show_plan
     from surefit.request import make_request
-    from surefit.training.start import Listeners, start_run
+    from surefit.training.run import Listeners, start_run
 
     _write_rows()
-    if FOLDER.exists():
-        shutil.rmtree(FOLDER)
+    _remove_earlier()
     with Display() as display:
         display.console.print(f"Wrote {NUM_ROWS} rows to {DATA}. `surefit check` reports:\n")
 
@@ -53,20 +54,43 @@ def command() -> int:
 
 
 def _write_rows() -> None:
-    from surefit import atomic
-    from surefit.cli.demo_data import make_rows
+    from surefit.core import files
+    from surefit.errors import UsageError
     from surefit.run.run_folder import check_writable
 
     check_writable(DATA.parent)
     DATA.parent.mkdir(parents=True, exist_ok=True)
     rows = make_rows(seed=0, num_rows=NUM_ROWS)
-    atomic.write_text(DATA, "".join(json.dumps(row) + "\n" for row in rows))
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if not DATA.exists():
+        files.write_bytes(DATA, content)
+    elif not DATA.is_file() or DATA.read_bytes() != content:
+        raise UsageError(
+            f"{DATA} is not the data that this demo writes, and is not replaced.",
+            "Move it away, or run the demo in another folder.",
+        )
+
+
+def _remove_earlier() -> None:
+    """Delete the run of an earlier demo; `start_run` refuses a folder that holds anything else."""
+    from surefit.core import digests, files
+    from surefit.core.locks import WRITTEN
+    from surefit.run.run_folder import Run, is_run
+
+    if FOLDER.is_symlink() or not is_run(FOLDER) or digests.find_damage(FOLDER):
+        return
+    run = Run(FOLDER)
+    parts = [*run.checkpoints.glob("*"), *FOLDER.glob("model"), *FOLDER.glob("failures/*")]
+    is_ours = run.config.data == (str(DATA.resolve()),) and all(map(files.is_own, parts))
+    if is_ours and {path.name for path in FOLDER.iterdir()} <= {*WRITTEN}:
+        files.mark(FOLDER)
+        files.delete(FOLDER)
 
 
 def _show(run: Run) -> None:
     from rich.table import Table
 
-    from surefit.cli.guarded_console import as_line, to_stdout
+    from surefit.cli.terminal import as_line, to_stdout
 
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
@@ -87,3 +111,156 @@ def _show(run: Run) -> None:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+NUM_EMPTY_ROWS = 6
+NUM_OVERLONG_ROWS = 5
+NUM_FILLER_WORDS = 300
+
+Skill = Callable[[random.Random], tuple[str, str]]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Split a line of words."""
+    return tuple(text.split())
+
+
+THINGS = _words(
+    "apple bell boat book bread chair cloud coat door drum fish flag fork glass hat horse key lamp "
+    "leaf lemon map nest pen plum ring rope shoe spoon star stone table tree"
+)
+NAMES = _words("Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karl Lena")
+COLOURS = _words("red blue green black white yellow")
+DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+OPPOSITE_PAIRS = _words(
+    "hot/cold big/small fast/slow early/late old/new wet/dry high/low full/empty hard/soft "
+    "loud/quiet rich/poor open/closed long/short clean/dirty heavy/light near/far"
+)
+OPPOSITES = {
+    word: other
+    for pair in (text.split("/") for text in OPPOSITE_PAIRS)
+    for word, other in (pair, pair[::-1])
+}
+DELAYS = {"one day": 1, "two days": 2, "three days": 3}
+
+
+def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
+    """Make rows of prompt, completion and skill, a few of them empty and a few overlong.
+
+    >>> make_rows(seed=0, num_rows=100) == make_rows(seed=0, num_rows=100)
+    True
+    >>> sorted(make_rows(seed=0, num_rows=100)[0])
+    ['completion', 'prompt', 'skill']
+    """
+    rng = random.Random(seed)
+    rows = [_make_row(rng) for _ in range(num_rows)]
+    faulty = rng.sample(range(num_rows), NUM_EMPTY_ROWS + NUM_OVERLONG_ROWS)
+    for count, position in enumerate(faulty[:NUM_EMPTY_ROWS]):
+        rows[position]["prompt" if count % 2 else "completion"] = ""
+    for position in faulty[NUM_EMPTY_ROWS:]:
+        things = ", ".join(rng.choices(THINGS, k=NUM_FILLER_WORDS))
+        rows[position]["prompt"] = f"The shop sells {things}. {rows[position]['prompt']}"
+    return rows
+
+
+def _make_row(rng: random.Random) -> dict[str, str]:
+    """Make one row of a random skill."""
+    skill = rng.choice(list(SKILLS))
+    prompt, completion = SKILLS[skill](rng)
+    return {"prompt": prompt, "completion": completion, "skill": skill}
+
+
+def _phrase(rng: random.Random, phrasings: Sequence[str], **parts: object) -> str:
+    """Fill one of several phrasings."""
+    return rng.choice(phrasings).format(**parts)
+
+
+def _reverse(rng: random.Random) -> tuple[str, str]:
+    """Two or three words, backwards."""
+    words = rng.sample(THINGS, rng.randint(2, 3))
+    phrasings = (
+        "Reverse the order of these words: {words}",
+        "Write this list backwards: {words}",
+        "Start at the end and read out {words}",
+    )
+    return _phrase(rng, phrasings, words=" ".join(words)), " ".join(reversed(words))
+
+
+def _last_word(rng: random.Random) -> tuple[str, str]:
+    """The last of three to six words."""
+    words = rng.sample(THINGS, rng.randint(3, 6))
+    phrasings = (
+        "What is the last word of: {words}",
+        "Give me only the final word here: {words}",
+        "Which word ends this list? {words}",
+    )
+    return _phrase(rng, phrasings, words=" ".join(words)), words[-1]
+
+
+def _opposites(rng: random.Random) -> tuple[str, str]:
+    """The opposites of two adjectives."""
+    first, second = rng.sample(list(OPPOSITES), 2)
+    phrasings = (
+        "What are the opposites of {first} and {second}?",
+        "Say the contrary of {first} and {second}.",
+        "Something is neither {first} nor {second}. What is it instead?",
+    )
+    return _phrase(
+        rng, phrasings, first=first, second=second
+    ), f"{OPPOSITES[first]} and {OPPOSITES[second]}"
+
+
+def _later_day(rng: random.Random) -> tuple[str, str]:
+    """The day of the week some days after another."""
+    day, delay = rng.choice(DAYS), rng.choice(list(DELAYS))
+    first, second = rng.sample(NAMES, 2)
+    phrasings = (
+        "{first} leaves on {day} and {second} {delay} later. When does {second} leave?",
+        "{second} comes {delay} after {first}, who comes on {day}. On which day is that?",
+    )
+    answer = DAYS[(DAYS.index(day) + DELAYS[delay]) % len(DAYS)]
+    return _phrase(rng, phrasings, first=first, second=second, day=day, delay=delay), answer
+
+
+def _largest(rng: random.Random) -> tuple[str, str]:
+    """The largest of three numbers."""
+    numbers = rng.sample(range(1, 31), 3)
+    phrasings = (
+        "Which number is the largest: {}, {} or {}?",
+        "Pick the greatest of {}, {} and {}.",
+        "Out of {}, {} and {}, name the maximum.",
+    )
+    return rng.choice(phrasings).format(*numbers), str(max(numbers))
+
+
+def _parity(rng: random.Random) -> tuple[str, str]:
+    """Whether each of two numbers is even or odd."""
+    first, second = rng.sample(range(1, 41), 2)
+    phrasings = (
+        "Are {first} and {second} even or odd?",
+        "Tell me the parity of {first} and of {second}.",
+    )
+    answer = " and ".join("odd" if number % 2 else "even" for number in (first, second))
+    return _phrase(rng, phrasings, first=first, second=second), answer
+
+
+def _recall(rng: random.Random) -> tuple[str, str]:
+    """What somebody was just said to have."""
+    name, owned = rng.choice(NAMES), f"a {rng.choice(COLOURS)} {rng.choice(THINGS)}"
+    phrasings = (
+        "{name} has {owned}. What does {name} have?",
+        "Yesterday {name} bought {owned} in town. Tell me what {name} bought.",
+        "There is {owned} in the house of {name}. What is in the house?",
+    )
+    return _phrase(rng, phrasings, name=name, owned=owned), owned
+
+
+SKILLS: dict[str, Skill] = {
+    "reverse": _reverse,
+    "last word": _last_word,
+    "opposites": _opposites,
+    "later day": _later_day,
+    "largest": _largest,
+    "even or odd": _parity,
+    "recall": _recall,
+}

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from surefit.cli.guarded_console import as_line, to_stderr
-from surefit.cli.summary_lines import evaluation_lines, fit_lines, plan_lines
+from surefit.cli.summary_lines import (
+    beside_figure,
+    evaluation_lines,
+    fit_lines,
+    plan_lines,
+    result_line,
+)
+from surefit.cli.terminal import as_line, to_stderr
+from surefit.errors import FindingError
 from surefit.findings import Finding
+from surefit.processes import is_main, num_processes
 
 if TYPE_CHECKING:
     from surefit.batches.order import Batches
+    from surefit.checks.hf_trainer import Checkup
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
+    from surefit.run.run_folder import Run
+    from surefit.training.folds import FoldRuns, Listen, Work
+    from surefit.training.run import Listeners
+
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
 PLAIN_SECONDS = 5.0
@@ -34,25 +52,41 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def show_plan(plan: Plan, console: Console) -> None:
-    """The plan in a few lines, and every finding with its fix."""
-    for name, value in plan_lines(plan):
+def show_plan(plan: Plan, console: Console, quiet: bool = False, verbose: bool = False) -> None:
+    """The plan in a few lines, and every finding with its fix; if `quiet`, errors alone."""
+    for name, value in plan_lines(plan, verbose) if not quiet else ():
         console.print(as_line(f"{name:<10}{value}"))
-    show_findings(plan.findings, console)
+    show_findings(errors_of(plan.findings) if quiet else plan.findings, console)
     verdict, is_good = ("ready to train" if plan.ok else "cannot train"), plan.ok
     if plan.request.encodes_only and plan.is_encoded:
         verdict, is_good = "encoded", True
+    _show_verdict(verdict, is_good, console)
+
+
+def show_checkup(checkup: Checkup, console: Console) -> None:
+    """What was found in someone else's run."""
+    for text in checkup.notes:
+        console.print(as_line(f"{'note':<10}{text}"))
+    show_findings(checkup.findings, console)
+    _show_verdict("ready to train" if checkup.ok else "cannot train", checkup.ok, console)
+
+
+def _show_verdict(verdict: str, is_good: bool, console: Console) -> None:
     console.print(as_line(verdict, style="bold green" if is_good else "bold red"))
 
 
+def errors_of(findings: Sequence[Finding]) -> list[Finding]:
+    """The errors among findings."""
+    return [found for found in findings if found.severity == "error"]
+
+
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Each finding on two lines: what and where, then the fix."""
+    """Each finding on two lines: what and where, then the fix. A note takes one line."""
     for found in findings:
-        place = ", ".join(f"{key} {value}" for key, value in found.where.items())
-        line = as_line(f"{found.severity:<8}", style=COLOURS[found.severity])
-        line.append_text(as_line(f"{found.code}  {found.message}"))
-        if place:
-            line.append_text(as_line(f"  [{place}]", style="dim"))
+        named = (f"{found.severity:<8}", f"{found.code}  ") if found.code else ("note", " " * 6)
+        line = as_line(named[0], style=COLOURS[found.severity])
+        line.append_text(as_line(f"{named[1]}{found.message}"))
+        line.append_text(as_line(found.place, style="dim"))
         console.print(line)
         if found.severity in ("error", "warning"):
             console.print(as_line(f"        fix: {found.fix}", style="dim"))
@@ -61,15 +95,17 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
 class Display:
     """Progress of stages and of training: bars on a terminal, a line every few seconds in a pipe.
 
-    The speed is in tokens per second, or in rows per second for tasks without tokens.
+    The speed is in tokens per second, or in rows per second for tasks without tokens. `quiet`
+    shows nothing, `verbose` all notes of a plan.
     """
 
-    def __init__(self, num_steps: int | None = None) -> None:
+    def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.console = to_stderr()
-        self.num_steps = num_steps
+        self.console.quiet = quiet
+        self.verbose = verbose
+        self.num_steps: int | None = None
         self.num_epochs: int | None = None
         self._batches: Batches | None = None
-        self._epoch_ends: list[int] = []
         self._unit, self._units_per_token = "tokens", 1.0
         self._losses: list[float] = []
         self._bars: Progress | None = None
@@ -83,7 +119,7 @@ class Display:
         self._baselines: Mapping[str, Mapping[str, Any]] = {}
 
     def __enter__(self) -> Display:
-        if self.console.is_terminal:
+        if self.console.is_terminal and not self.console.quiet:
             self._bars = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -126,7 +162,14 @@ class Display:
     def show_plan(self, plan: Plan) -> None:
         """The plan of a run that is about to begin."""
         self._shown = plan.findings
-        show_plan(plan, self.console)
+        if not self.console.quiet:
+            show_plan(plan, self.console, verbose=self.verbose)
+
+    def show_lines(self, lines: Iterable[str]) -> None:
+        """Lines as they are, such as the result of a run."""
+        if not self.console.quiet:
+            for line in lines:
+                self.console.print(as_line(line))
 
     def show_fit(self, fit: Fit) -> None:
         """The peak and the time that the measured step gave."""
@@ -150,23 +193,20 @@ class Display:
             found = Finding(event["code"], "warning", event["message"], fix=event["fix"])
             show_findings([found], self.console)
         else:
-            ends_epoch = self._ends_epoch(event["epoch"], event["step"])
+            ends_epoch = self._ends_epoch(event["step"])
             for line in evaluation_lines(
                 event, self.num_epochs, self._losses, ends_epoch, self._baselines
             ):
                 self.console.print(line)
             self._losses.clear()
 
-    def _ends_epoch(self, epoch: int, step: int) -> bool:
+    def _ends_epoch(self, step: int) -> bool:
         """Whether a step is the last of its epoch, or of the run; step 0 is before training."""
         if step == 0:
             return False
         if self._batches is None or step == self.num_steps:
             return True
-        while len(self._epoch_ends) < epoch:
-            before = self._epoch_ends[-1] if self._epoch_ends else 0
-            self._epoch_ends.append(before + self._batches.num_steps(len(self._epoch_ends)))
-        return step == self._epoch_ends[epoch - 1]
+        return step % self._batches.steps_per_epoch == 0
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]
@@ -205,3 +245,89 @@ class Display:
         )
         if remove:
             self._bars.remove_task(self._tasks.pop(stage))
+
+
+def make_display(quiet: bool = False, verbose: bool = False) -> Display:
+    """A display of the first process, which speaks for all; it shows nothing if `quiet`."""
+    return Display(quiet or not is_main(), verbose)
+
+
+@contextmanager
+def shown_run(
+    title: str = "", quiet: bool = False, verbose: bool = False
+) -> Iterator[tuple[Display, Listeners]]:
+    """The display of a run, and the listeners that feed it; with a title, it is shown first."""
+    from surefit.training.run import SILENT, Listeners
+
+    with make_display(quiet, verbose) as display:
+        if display.console.quiet:
+            yield display, SILENT
+            return
+
+        def on_plan(plan: Plan, folder: Path) -> None:
+            display.expect(plan)
+            if title:
+                display.notice(f"{title}: {folder}")
+            display.show_plan(plan)
+
+        yield (
+            display,
+            Listeners(
+                (display.observe,),
+                display.progress,
+                on_plan,
+                display.show_fit,
+                display.notice,
+                announce_stop,
+            ),
+        )
+
+
+def shown_folds(quiet: bool = False, verbose: bool = False) -> Listen:
+    """What shows the run of each fold."""
+    return partial(_show_fold, quiet, verbose)
+
+
+def _show_fold(quiet: bool, verbose: bool, fold: int, work: Work) -> Run:
+    with shown_run(f"fold {fold}", quiet, verbose) as (display, listeners):
+        try:
+            return work(listeners)
+        except FindingError as error:
+            display.show_new(error.findings)
+            raise
+
+
+def announce_stop(number: int) -> None:
+    """Say what a signal does; written past all buffers, because a signal handler calls it."""
+    if number == signal.SIGINT:
+        text = "stopping after this step, which is then saved; Ctrl-C again stops at once"
+    elif num_processes() == 1:
+        text = "SIGTERM: stopping after this step, which is then saved"
+    else:  # torchrun also ends processes with it that have lost one of them
+        text = "SIGTERM: stopping; if all processes can finish this step, it is saved"
+    with suppress(OSError):
+        os.write(2, f"{text}\n".encode())
+
+
+def run_lines(run: Run) -> Iterator[str]:
+    """The result of a run: its metrics, beside the best baseline's, and its folder."""
+    if run.best_step is not None:
+        yield result_line("best step", run.best_step)
+    baselines = run.plan.get("baselines", {})
+    for name, value in run.metrics.items():
+        if isinstance(value, int | float):
+            yield result_line(name, f"{value:.6g}{beside_figure(name, baselines)}")
+    yield result_line("run", run.path)
+    yield result_line("report", run.path / "report.html")
+
+
+def fold_lines(folds: FoldRuns) -> Iterator[str]:
+    """The mean and the spread of each metric over the folds."""
+    for name, figures in folds.metrics.items():
+        mean, spread = figures["mean"], figures["spread"]
+        shown = "-" if mean is None else f"{mean:.6g}"
+        shown += f" ± {spread:.4g}" if spread is not None else ""
+        each = ", ".join("-" if v is None else f"{v:.4g}" for v in figures["values"])
+        yield result_line(name, f"{shown}  ({each})")
+    yield result_line("folds", folds.path / "folds.json")
+    yield result_line("report", folds.path / "report.html")

@@ -24,17 +24,15 @@ def command(
 ) -> int:
     """Read, check and encode the data; train and check then find the rows in the cache."""
     from surefit.cli.display import Display, print_json, show_plan
-    from surefit.cli.guarded_console import to_stdout
-    from surefit.cli.terminal import user_output_to_stderr
-    from surefit.data.cache import use_cache
-    from surefit.data.cache_use import open_cache
+    from surefit.cli.terminal import to_stdout, user_output_to_stderr
+    from surefit.data.cache import open_cache, use_cache
     from surefit.errors import UsageError
     from surefit.forked_map import use_children
     from surefit.plan.make_plan import make_plan
     from surefit.request import make_request
 
     if resume is not None:
-        raise UsageError("encode does not take --resume.", "Encoding goes on by itself.")
+        raise UsageError("encode does not take --resume.", "Run the same command again.")
     request = make_request(settings, config.parent if config is not None else None)
     with Display() as display, user_output_to_stderr(), use_children(processes):
         plan = make_plan(replace(request, encodes_only=True), display.progress)

@@ -39,7 +39,7 @@ def _explain_run(folder: str, trust_code: Sequence[str], json: bool) -> int:
     from surefit.errors import UsageError
     from surefit.explainer import explain
     from surefit.run.run_folder import open_run
-    from surefit.training.find_bad_row import failed_step, find_bad_rows
+    from surefit.training.replay import failed_step, find_bad_rows
 
     run = open_run(folder, trust_code)
     about = failed_step(run)
@@ -88,8 +88,8 @@ def _read_stdin() -> bytes:
 
 
 def _read_file(path: str) -> bytes:
+    from surefit.core.files import special_kind
     from surefit.explainer.log_reading import MAX_CHARS
-    from surefit.regular_files import special_kind
 
     if special_kind(path) == "a device":
         raise ValueError("it is a device")

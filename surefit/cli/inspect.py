@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
+
+from surefit.cli.terminal import as_line
+from surefit.encode.drop_reasons import describe_rows
+from surefit.printable import printable
 
 if TYPE_CHECKING:
     from surefit.cli.display import Display
@@ -37,7 +44,7 @@ def command(
     With --model and --row, show one row as the model sees it.
     """
     from surefit.cli.display import Display, print_json, show_findings
-    from surefit.cli.guarded_console import to_stderr
+    from surefit.cli.terminal import to_stderr
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
     from surefit.data.remote.remote_copy import reading_once
@@ -68,8 +75,7 @@ def command(
 
 def _show(row: dict[str, Any], encoded: bool) -> None:
     """The row on stdout: its values, or the tokens of an encoded one."""
-    from surefit.cli.guarded_console import to_stdout
-    from surefit.cli.show_row import show_dropped, show_tokens, show_values
+    from surefit.cli.terminal import to_stdout
 
     if encoded and "dropped" in row:
         show_dropped(row, to_stdout())
@@ -95,7 +101,7 @@ def _report(
     from surefit.inspection.array_report import describe_arrays
     from surefit.inspection.data_report import AskedReading, inspect_opened, look_at_files
     from surefit.models.open_model import open_model
-    from surefit.tasks.find_task import find_task
+    from surefit.tasks.choose_task import find_task
     from surefit.user_code import NamedCode
 
     arrays = look_at_files(data, config.read, display.progress)
@@ -127,23 +133,91 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain_value(item) for item in value]
     if isinstance(value, str):
-        from surefit.shown_places import as_shown
+        from surefit.printable import redact
 
-        return as_shown(value)
+        return redact(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
     from surefit.cli.display import Display
-    from surefit.errors import FindingError
-    from surefit.inspection.row_view import show_row
-    from surefit.plan.make_plan import make_plan
+    from surefit.cli.terminal import user_output_to_stderr
+    from surefit.plan.garbage_collection import infrequent_collection
     from surefit.request import make_request
 
-    # A row can be shown even if most of the others would be dropped.
-    request = make_request({"max_dropped_share": 1.0, **options})
-    with Display() as display:
-        plan = make_plan(request, display.progress)
-    if plan.job is None:
-        raise FindingError(*(found for found in plan.findings if found.severity == "error"))
-    return show_row(table, row, plan.job)
+    with infrequent_collection(), Display() as display, user_output_to_stderr():
+        from surefit.inspection.row_view import show_row
+        from surefit.plan.stages import read_for_row
+
+        return show_row(table, row, read_for_row(make_request(options), display.progress))
+
+
+STYLES = {
+    "prompt": "",
+    "learned": "bold green",
+    "special": "cyan",
+    "learned special": "bold black on green",
+    "truncated": "strike red",
+    "block": "bold magenta",
+}
+BRACKETS = {
+    "prompt": "{}",
+    "learned": "⟦{}⟧",
+    "special": "‹{}›",
+    "learned special": "⟦‹{}›⟧",
+    "truncated": "⟨cut: {}⟩",
+    "block": "⟨block {}⟩",
+}
+WORDS = {
+    "prompt": "not labelled",
+    "learned": "labelled",
+    "special": "special",
+    "learned special": "labelled special",
+    "truncated": "truncated",
+}
+SETS = {"training": "training set", "evaluation": "validation set"}
+
+
+def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
+    """The number of tokens, a legend, and the text in parts of one kind."""
+    side = f", {SETS[shown['side']]}" if shown["side"] else ""
+    side += f", {len(shown['blocks'])} blocks" if "blocks" in shown else ""
+    label = f"; class {shown['class']!r}" if "class" in shown else ""
+    console.print(as_line(f"row {shown['row']}{side}: {_count_tokens(shown['tokens'])}{label}"))
+    legend = Text("legend: ")
+    for kind in WORDS:
+        legend.append(_written(kind, WORDS[kind], console)).append(" ")
+    console.print(legend, "")
+    text = Text()
+    for part in shown["parts"]:
+        text.append(_written(part["kind"], part["text"], console))
+    console.print(text)
+
+
+def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
+    """How many tokens are labelled, special and truncated."""
+    cut = sum(token["kind"] == "truncated" for token in tokens)
+    special = sum(token["special"] for token in tokens)
+    counts = [f"{special} special"]
+    if any(token["learned"] is not None for token in tokens):  # else the row has the label
+        counts.insert(0, f"{sum(token['kind'] == 'learned' for token in tokens)} labelled")
+    return f"{len(tokens) - cut} tokens ({', '.join(counts)}), {cut} truncated"
+
+
+def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
+    """Why a row is dropped."""
+    why = f" ({shown['why']})" if "why" in shown else ""
+    console.print(as_line(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
+
+
+def show_values(shown: Mapping[str, Any], console: Console) -> None:
+    """A row without tokens: name and value, line by line."""
+    for name, value in shown.items():
+        inner = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for part, each in inner:
+            console.print(as_line(f"{name}, {part}: {each}" if part else f"{name}: {each}"))
+
+
+def _written(kind: str, text: str, console: Console) -> Text:
+    written = text if console.is_terminal and kind != "block" else BRACKETS[kind].format(text)
+    return Text(printable(written), style=STYLES[kind] if console.is_terminal else "")

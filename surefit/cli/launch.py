@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -14,19 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from surefit.peers.gone_launcher import SAVE_SECONDS
-from surefit.peers.process_names import name_process
-from surefit.processes import check_devices
+from surefit.processes import check_devices, host_name, name_process
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-TOLD_CODES = (1, 2, 130)
-"""Exit codes of surefit, which prints a message with them."""
+EXIT_CODES = (1, 2, 130)
+"""Exit codes of surefit."""
 SAME_SIGNAL_SECONDS = 0.5
 """Shells and `timeout` send a signal to a process and to its group."""
-_passed_at = -math.inf
 
 
 def launch(processes: int, arguments: list[str]) -> None:
@@ -47,44 +43,45 @@ def launch(processes: int, arguments: list[str]) -> None:
         rdzv_endpoint="localhost:0",  # a port that is free
         max_restarts=0,
         signals_to_handle="SIGQUIT",  # the others are passed on, so that the run is saved
-        shutdown_timeout=SAVE_SECONDS,
     )
     heard = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores SIGHUP
-    passed_on = {number: signal.signal(number, _pass_on) for number in heard}
+    pass_on = _make_handler()
+    before = {number: signal.signal(number, pass_on) for number in heard}
     try:
-        elastic_launch(config, sys.executable)("-m", "surefit", *arguments)
+        elastic_launch(config, sys.executable)("-P", "-m", "surefit", *arguments)
     except ChildFailedError as error:
-        raise SystemExit(_explain_end(*error.get_first_failure())) from None
+        rank, first = error.get_first_failure()
+        if not os.path.isfile(first.error_file):  # it could not report its end itself
+            _report_end(rank, first)
+        raise SystemExit(first.exitcode if first.exitcode in EXIT_CODES else 1) from None
     finally:
-        for number, handler in passed_on.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _pass_on(number: int, frame: Any) -> None:
-    """Send a signal to the processes, once; a second one within a moment is the same one.
+def _make_handler() -> Any:
+    """A handler that sends a signal on to the processes, once; SIGHUP would end them at once."""
+    passed_at = -SAME_SIGNAL_SECONDS
 
-    SIGHUP would end them at once, so that they get SIGTERM.
-    """
-    global _passed_at
-    now, before = time.monotonic(), _passed_at
-    _passed_at = now
-    if now - before < SAME_SIGNAL_SECONDS:
-        return
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+    def pass_on(number: int, frame: Any) -> None:
+        nonlocal passed_at
+        now, before = time.monotonic(), passed_at
+        passed_at = now
+        if now - before < SAME_SIGNAL_SECONDS:
+            return
+        for child in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
+
+    return pass_on
 
 
-def _explain_end(rank: int, failure: ProcessFailure) -> int:
-    """The exit code of a launch that failed; names the first that failed if it said nothing."""
-    if failure.exitcode in TOLD_CODES:
-        return failure.exitcode
+def _report_end(rank: int, failure: ProcessFailure) -> None:
     ended = f"ended with exit code {failure.exitcode}"
     if failure.exitcode < 0:
         ended = f"was ended by {failure.signal_name()}"
-    print(f"error: {name_process(rank)} {ended}.", file=sys.stderr)
-    print("fix: If the run had begun, go on with surefit train --resume RUN.", file=sys.stderr)
-    return 1
+    print(f"error: {name_process(rank, host_name())} {ended}.", file=sys.stderr)
+    print("fix: If the run had begun, resume it with surefit train --resume RUN.", file=sys.stderr)
 
 
 def without_processes(arguments: list[str]) -> list[str]:

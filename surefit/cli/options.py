@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-from surefit.cli.option_help import read_help
 
 OPTIONS: dict[str, Any] = {
     "data": list[str],
@@ -41,6 +43,10 @@ TrustCode = Annotated[
         help="Code that the run or model names and may run, as module:function; repeatable.",
     ),
 ]
+
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors and the result.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print all notes of the plan.")]
 
 
 def _further_options(
@@ -111,3 +117,125 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
         raise UsageError(f"{option} and --set {twice}=… are both given.", "Give one of them.")
     settings = spell_out(read_yaml(path) if path is not None else {})
     return settings | spell_out(assigned | given)
+
+
+CONFIG = Path(__file__).parents[1] / "config"
+SOURCES = tuple(CONFIG / f"{name}.py" for name in ("run_config", "sections"))
+
+
+@dataclass(frozen=True)
+class KeyHelp:
+    """What a config key means, and its default as text; empty where there is none."""
+
+    text: str
+    default: str
+
+
+@cache
+def read_help() -> dict[str, KeyHelp]:
+    """The help of every config key, sections as dotted names, and of the short keys.
+
+    >>> read_help()["epochs"]
+    KeyHelp(text='Passes over the training rows.', default='3')
+    """
+    trees = [ast.parse(source.read_text("utf-8")) for source in SOURCES]
+    body = [node for tree in trees for node in tree.body]
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    keys = dict(_keys(classes, "RunConfig", ""))
+    return keys | {short: keys[key] for short, key in _short_keys(trees[0]).items()}
+
+
+def _short_keys(tree: ast.Module) -> dict[str, str]:
+    """The value of SHORT_KEYS."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHORT_KEYS":
+            return dict(ast.literal_eval(node.value))
+    return {}
+
+
+def _keys(
+    classes: dict[str, ast.ClassDef], section: str, prefix: str
+) -> Iterator[tuple[str, KeyHelp]]:
+    """The keys of a section, in their order."""
+    for field, under in pairwise(classes[section].body):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(under, ast.Expr):
+            continue
+        name = f"{prefix}{ast.unparse(field.target)}"
+        kind = ast.unparse(field.annotation)
+        if kind in classes:
+            yield from _keys(classes, kind, f"{name}.")
+        elif isinstance(under.value, ast.Constant):
+            text = " ".join(str(under.value.value).split())
+            yield name, KeyHelp(text, _default(field.value))
+
+
+def _default(value: ast.expr | None) -> str:
+    """A default that is written in the source, as such or as the first argument of Field."""
+    if isinstance(value, ast.Call) and value.args:
+        value = value.args[0]
+    shown = value.value if isinstance(value, ast.Constant) else None
+    return "" if shown is None or shown is False else str(shown)
+
+
+KEPT_COMMANDS = ("chat", "tune", "ui", "schema", "mcp")
+"""Commands that are kept for later."""
+
+RUN_COMMANDS = ("train", "check", "encode")
+"""Commands that take config keys."""
+
+
+def explain_usage(error: Any, arguments: list[str]) -> tuple[list[str], str]:
+    """The lines of the message and the fix of what typer refuses."""
+    message, fix = str(error.format_message()), "See surefit --help."
+    command = arguments[0] if arguments else ""
+    if command in KEPT_COMMANDS and "No such command" in message:
+        return [f"surefit {command} is not available yet."], fix
+    if getattr(error, "option_name", None) is None or command not in RUN_COMMANDS:
+        return [message], fix
+    return _explain_options(arguments[1:], _own_options(error)) or ([message], fix)
+
+
+def _own_options(error: Any) -> set[str]:
+    """The options of the command, in the spelling of config keys."""
+    parameters = error.ctx.command.get_params(error.ctx)
+    return {_as_key(option) for each in parameters for option in each.opts}
+
+
+def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], str] | None:
+    """What all unknown options among the arguments are here; None where none is known."""
+    from surefit.config.other_tools import answer_key
+    from surefit.config.settings import Fault, describe_faults, known_keys, parse_setting
+
+    known = known_keys()
+    settings, faults, others = {}, [], []
+    for name, text in _given(arguments):
+        value = parse_setting(f"{name}={text}")[1]
+        if name in own:
+            continue
+        if name in known:
+            settings[name] = value
+        elif answer_key(name, value, known) is not None:
+            faults.append(Fault(name, value))
+        else:
+            others.append(f"No such option: --{name}")
+    if not faults and not settings:
+        return None
+    described = describe_faults(faults, settings)
+    lines = [f"{key} is a config key, without an option of its own." for key in settings]
+    return [*lines, *described.lines, *others], described.fix
+
+
+def _given(arguments: list[str]) -> Iterator[tuple[str, str]]:
+    """Each option and its value; `true` where it has none."""
+    for place, argument in enumerate(arguments):
+        if not argument.startswith("--"):
+            continue
+        name, equals, value = argument.partition("=")
+        after = arguments[place + 1 : place + 2]
+        if not equals:
+            value = after[0] if after and not after[0].startswith("--") else "true"
+        yield _as_key(name), value
+
+
+def _as_key(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")

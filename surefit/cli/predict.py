@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +30,6 @@ def command(
     from functools import partial
 
     from surefit.api import iter_predictions
-    from surefit.cli.predicted_masks import plain_value
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
@@ -54,3 +55,21 @@ def command(
             shown = {name: as_plain(prediction, value) for name, value in prediction.items()}
             print(json.dumps(shown, ensure_ascii=False), file=results, flush=True)
     return 0
+
+
+def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -> Any:
+    """A value of a prediction as JSON has it: a mask is the path of its file, else its PNG."""
+    import numpy as np
+
+    from surefit.core import files
+    from surefit.encode.images.mask_files import mask_as_png, png_as_text
+
+    if not isinstance(value, np.ndarray):
+        return value
+    content = mask_as_png(value)
+    if folder is None:
+        return {"png": png_as_text(content)}
+    path = Path(folder) / f"row-{prediction['row']}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write_bytes(path, content)
+    return str(path)

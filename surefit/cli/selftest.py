@@ -1,11 +1,200 @@
-"""`surefit selftest`: real runs on this machine, as a table and JSON."""
+"""`surefit selftest`: a few minutes of real runs on this machine, as a table and JSON."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from surefit.errors import UsageError
+
+if TYPE_CHECKING:
+    from surefit.run.run_folder import Run
+
+LIMIT_SECONDS = 600
+"""One command is ended after this time."""
+LOSS_TOLERANCE = 1e-4
+"""Relative difference of losses between one and two processes, in float32."""
+PEAK_TOLERANCE = 0.25
+"""How far the measured peak may be from the predicted one."""
+WORDS = ("apple", "bell", "boat", "book", "bread", "chair", "cloud", "coat", "door", "drum")
+LABELS = {"rise": "up", "fall": "down"}
+Figures = dict[str, Any]
+Outcome = tuple[Figures, bool]
+"""What was measured, and whether it is right."""
+
+
+class CheckEndedError(Exception):
+    """A check ended early, with a status and a message."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Runs commands of surefit on one device, in a folder with small data."""
+
+    folder: Path
+    device: str
+
+    def surefit(self, *options: str) -> str:
+        """Run a command; return what it printed, or raise with its last words."""
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+        try:
+            return subprocess.run(
+                [sys.executable, "-P", "-m", "surefit", *options],
+                cwd=self.folder,
+                env={**os.environ, **(hidden if self.device == "cpu" else {})},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_SECONDS,
+                check=True,
+            ).stdout
+        except subprocess.SubprocessError as error:
+            last = " ".join(str(getattr(error, "stderr", None) or "").split()[-60:])
+            raise CheckEndedError("failed", f"{error} {last}") from None
+
+    def train(self, name: str, *options: str, rows: str = "words", steps: int = 12) -> list[float]:
+        """Train for some steps; return the loss of each."""
+        model = "tiny:llama" if rows == "words" else "tiny:bert"
+        given = ["--data", f"{rows}.jsonl", "--model", model, "--batch-size", "8", "--lr", "3e-3"]
+        self.surefit("train", *given, "--max-steps", str(steps), "--output", name, *options)
+        return self.losses(name)
+
+    def losses(self, name: str) -> list[float]:
+        """Return the loss of each step of a run."""
+        return [event["loss"] for event in self.run(name).history if event["event"] == "step"]
+
+    def run(self, name: str) -> Run:
+        """Open a run."""
+        from surefit.run.run_folder import Run
+
+        return Run(self.folder / name)
+
+
+def _sft(machine: Machine) -> Outcome:
+    """Instruction tuning of a small Llama: the loss halves."""
+    losses = machine.train("sft", steps=40)
+    first, last = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+    return {"first_loss": first, "last_loss": last}, last < first / 2
+
+
+def _classification(machine: Machine) -> Outcome:
+    """Text classification with a small BERT, where one word decides."""
+    machine.train("classes", rows="labels", steps=120)
+    accuracy = machine.run("classes").metrics["accuracy"]
+    return {"accuracy": accuracy}, accuracy >= 0.95
+
+
+def _resume(machine: Machine, *options: str) -> Outcome:
+    """A run that stops and resumes has the events of an undisturbed one, to the bit."""
+    options += ("--set", "deterministic=true", "--set", "schedule=constant")
+    whole = machine.train("whole", *options)
+    machine.train("resumed", *options, steps=6)
+    machine.surefit("train", "--resume", "resumed", "--max-steps", "12")
+    is_equal = whole == machine.losses("resumed")
+    return {"steps": len(whole), "equal": is_equal}, is_equal
+
+
+def _qlora(machine: Machine) -> Outcome:
+    """LoRA on weights in 4 bits, stopped and resumed."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise CheckEndedError("skipped", "bitsandbytes is not installed")
+    machine.train("base")
+    return _resume(machine, "--model", "base/model", "--lora-r", "8", "--set", "lora.quantize=4bit")
+
+
+def _peak(machine: Machine) -> Outcome:
+    """The peak memory of a real step is near the prediction."""
+    options = ("--data", "words.jsonl", "--model", "tiny:llama", "--set", "fit=measured", "--json")
+    memory = json.loads(machine.surefit("check", *options))["memory"]
+    figures = {name: memory[name] for name in ("predicted_peak_bytes", "measured_peak_bytes")}
+    predicted, measured = figures.values()
+    return figures, bool(predicted) and abs(measured / predicted - 1) <= PEAK_TOLERANCE
+
+
+def _processes(machine: Machine) -> Outcome:
+    """Two processes have the losses of one: data parallel (DDP) and sharded (FSDP2)."""
+    import torch
+
+    if machine.device != "cpu" and torch.accelerator.device_count() < 2:
+        raise CheckEndedError("skipped", f"this check needs two {machine.device} devices")
+    exact = ("--set", "precision=fp32")
+    one = machine.train("one", *exact, "--grad-accum", "2")
+    figures: Figures = {}
+    for kind in ("ddp", "fsdp"):
+        spread = ("--processes", "2", "--set", f"parallel={kind}")
+        two = machine.train(kind, *exact, *spread)
+        pairs = zip(one, two, strict=True)
+        figures[f"{kind}_largest_difference"] = max(abs(a - b) / abs(a) for a, b in pairs)
+    return figures, max(figures.values()) <= LOSS_TOLERANCE
+
+
+CHECKS: dict[str, Callable[[Machine], Outcome]] = {
+    "sft": _sft,
+    "classification": _classification,
+    "resume": _resume,
+    "qlora": _qlora,
+    "peak": _peak,
+    "processes": _processes,
+}
+
+
+def run_check(name: str, device: str) -> dict[str, Any]:
+    """Run one check in a folder of its own; return what came of it, as the JSON has it."""
+    began, figures = time.perf_counter(), Figures()
+    with tempfile.TemporaryDirectory(prefix="surefit-selftest-") as folder:
+        _write_rows(Path(folder))
+        try:
+            figures, is_right = CHECKS[name](Machine(Path(folder), device))
+            ended = ("passed" if is_right else "failed"), ""
+        except CheckEndedError as reason:
+            ended = reason.args
+    shown = {"name": name, "shows": CHECKS[name].__doc__, "status": ended[0], "message": ended[1]}
+    return {**shown, "figures": figures, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def _write_rows(folder: Path) -> None:
+    """Write rows whose answer is their first word, and rows whose class is their last one."""
+    rng = random.Random(0)
+    with open(folder / "words.jsonl", "w") as words, open(folder / "labels.jsonl", "w") as labels:
+        for _ in range(400):
+            text, sign = rng.choices(WORDS, k=rng.randint(1, 12)), rng.choice([*LABELS])
+            print(json.dumps({"prompt": " ".join(text), "completion": text[0]}), file=words)
+            print(json.dumps({"text": " ".join([*text, sign]), "label": LABELS[sign]}), file=labels)
+
+
+def _describe_machine(wanted: str | None) -> dict[str, Any]:
+    """Return the device, GPUs and versions, but neither names of people nor of hosts."""
+    import torch
+
+    from surefit.training.failures import versions
+
+    found = torch.accelerator.current_accelerator(check_available=True)
+    there = ["cpu"] if found is None else [found.type, "cpu"]
+    if wanted is not None and wanted not in there:
+        raise UsageError(
+            f"This machine has no device {wanted!r}; it has {' and '.join(sorted(there))}.",
+            "Leave --device out, or install a build of torch for the device.",
+        )
+    device = wanted or there[0]
+    gpus = range(torch.cuda.device_count() if device == "cuda" else 0)
+    return {
+        "device": device,
+        "gpus": [torch.cuda.get_device_name(number) for number in gpus],
+        "system": f"{platform.platform()}, {os.cpu_count()} cores",
+        "packages": versions(),
+    }
 
 
 def command(
@@ -20,70 +209,28 @@ def command(
     output: Annotated[Path, typer.Option(help="Where to write the outcomes as JSON.")] = Path(
         "surefit-selftest.json"
     ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Train small models on this machine, and check that what comes out is right."""
-    from surefit import atomic
-    from surefit.cli.display import Display, print_json
+    from surefit.cli.display import print_json
+    from surefit.cli.terminal import as_line, to_stderr, to_stdout
+    from surefit.core import files
     from surefit.run.run_folder import check_writable
-    from surefit.selftest.registry import CHECKS, summary_of
-    from surefit.selftest.run_checks import choose_device, describe_machine, run_checks
 
-    names = _choose(only or [], list(CHECKS))
-    chosen = choose_device(device)
+    if unknown := [name for name in only or () if name not in CHECKS]:
+        raise UsageError(f"There is no check {unknown[0]!r}.", f"Checks are {', '.join(CHECKS)}.")
+    machine = _describe_machine(device)
     check_writable(output.parent)
-    outcomes = []
-    with Display() as display:
-        display.progress("checks", 0, len(names))
-        for outcome in run_checks(names, chosen):
-            outcomes.append(outcome)
-            display.progress("checks", len(outcomes), len(names))
-            told = f": {outcome.message}" if outcome.message else ""
-            line = f"{outcome.status:<8}{outcome.name:<16}{outcome.seconds:6.1f} s{told}"
-            display.console.print(line, markup=False, highlight=False)
-    ok = not any(outcome.status == "failed" for outcome in outcomes)
-    found: dict[str, Any] = {
-        "ok": ok,
-        "machine": describe_machine(chosen),
-        "checks": [
-            {**outcome.as_dict(), "shows": summary_of(CHECKS[outcome.name])} for outcome in outcomes
-        ],
-    }
-    atomic.write_json(output, found)
-    if json:
-        print_json(found)
-    else:
-        _show(found, output)
-    return 0 if ok else 1
-
-
-def _choose(only: list[str], known: list[str]) -> list[str]:
-    """The checks to run; a name that is none of them is refused."""
-    from surefit.errors import UsageError
-
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise UsageError(f"There is no check {unknown[0]!r}.", f"Checks are {', '.join(known)}.")
-    return [name for name in known if not only or name in only]
-
-
-def _show(found: dict[str, Any], output: Path) -> None:
-    from rich.table import Table
-
-    from surefit.cli.guarded_console import as_line, to_stdout
-
-    console = to_stdout()
-    table = Table("check", "outcome", "seconds", "figures", title="Selftest")
-    for check in found["checks"]:
-        figures = ", ".join(f"{name} {_short(value)}" for name, value in check["figures"].items())
-        cells = (check["name"], check["status"], f"{check['seconds']:.1f}")
-        table.add_row(*map(as_line, cells), as_line(check["message"] or figures))
-    console.print(table)
-    counted = [check["status"] for check in found["checks"]]
-    parts = (f"{counted.count(status)} {status}" for status in ("passed", "failed", "skipped"))
-    console.print(as_line(", ".join(parts)))
+    console, checks = (to_stderr() if as_json else to_stdout()), []
+    for name in [name for name in CHECKS if not only or name in only]:
+        checks.append(check := run_check(name, machine["device"]))
+        told = ", ".join(f"{key} {value:.4g}" for key, value in check["figures"].items())
+        line = f"{check['status']:<8} {name:<15} {check['seconds']:6.1f} s  "
+        console.print(as_line(line + (check["message"] or told)))
+    ok = all(check["status"] != "failed" for check in checks)
+    found = {"ok": ok, "machine": machine, "checks": checks}
+    files.write_json(output, found)
     console.print(as_line(f"written to {output}"))
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if as_json:
+        print_json(found)
+    return 0 if ok else 1

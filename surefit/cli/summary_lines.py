@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from surefit.cli.guarded_console import as_line
+from surefit.cli.terminal import as_line
 from surefit.gigabytes import show_gb, show_size
 from surefit.tasks.task_spec import is_better
 
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
-    from surefit.pipeline.job import Job
+    from surefit.pipeline.pipeline import Job
     from surefit.plan.choose_rehearsal import Rehearsal
+    from surefit.plan.disk import DiskUse
     from surefit.plan.plan import ModelChoice, Plan
-    from surefit.plan.predict_disk import DiskUse
 
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
@@ -30,13 +30,14 @@ SENT = {
 """What processes send to each other, by collective."""
 SHOWN_SAMPLES = 3
 SHOWN_CLASSES = 8
+SHOWN_NOTES = 5
 WIDTH = 100
 
 
-def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What will be trained on what, as far as the plan got."""
-    from surefit.data.further_columns import base_role
-    from surefit.tasks.column_account import describe_unused
+def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
+    """What will be trained on what, as far as the plan got; with `verbose`, all notes."""
+    from surefit.data.extra_columns import base_role
+    from surefit.tasks.numeric_columns import describe_unused
 
     if plan.task is not None:
         named = ((base_role(role, column), column) for role, column in plan.roles.items())
@@ -68,15 +69,20 @@ def plan_lines(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "disk", _disk_line(plan.disk)
     if plan.rehearsal is not None:
         yield "rehearsal", _rehearsal_line(plan.rehearsal)
+    shown = len(plan.notes) if verbose else SHOWN_NOTES
+    for text in plan.notes[:shown]:
+        yield "note", text
+    if more := plan.notes[shown:]:
+        yield "note", f"{len(more)} more: --verbose, or `notes` in --json and plan.json"
 
 
 def _folds_line(folds: Sequence[Mapping[str, Any]]) -> str:
     """The runs of a cross-validation: their validation rows, and what they take together."""
-    from surefit.plan.join_folds import bytes_of_folds, seconds_of_folds
+    from surefit.training.folds import bytes_of_folds
 
     rows = ", ".join(f"{fold['eval_rows']:,}" for fold in folds if fold["eval_rows"])
-    size, seconds = bytes_of_folds(folds), seconds_of_folds(folds)
-    together = [f"about {show_seconds(seconds)}"] if seconds is not None else []
+    size, each = bytes_of_folds(folds), [fold["predicted_seconds"] for fold in folds]
+    together = [f"about {show_seconds(sum(each))}"] if None not in each else []
     together += [f"up to {show_size(size)} to write"] if size is not None else []
     shown = f"; together {', '.join(together)}" if together else ""
     return f"{len(folds)} runs, with {rows} validation rows{shown}; below is the first"
@@ -116,11 +122,30 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     yield from pattern_lines(counted)
     if counted["lora"] is not None:
         yield "lora", _lora_line(counted["lora"])
+    output = plan.choices.get("output")
+    if (
+        output is not None
+        and output["used"] not in (None, "logits")
+        and len(output["returned"]) > 1
+    ):
+        yield "output", describe_output(output)
     if model.source.code is not None:
         yield "code", f"the model runs {model.source.code}"
     planned = plan.request.device
     on = f"planned for {planned}" if planned is not None else device_name()
     yield "device", f"{on}, precision {plan.precision}"
+
+
+def describe_output(output: Mapping[str, Any]) -> str:
+    """Which output of a module is used, as the choices of a plan have it.
+
+    >>> describe_output({"used": 1, "by": "asked", "returned": {"0": [8], "1": [2]}})
+    '1 [2] is used, as outputs says; not used: 0 [8]'
+    """
+    shapes, used = output["returned"], str(output["used"])
+    others = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key != used)
+    how = {"asked": "as outputs says", "name": "by its name", "size": "by its size"}[output["by"]]
+    return f"{used} {shapes[used]} is used, {how}; not used: {others}"
 
 
 def pattern_lines(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -189,8 +214,9 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
     about = "about " if batches.is_sampled and batches.max_tokens is not None else ""
     size += " (estimated)" if batches.is_sampled else ""
     yield "batches", f"{about}{batches.num_micro_batches():,} per epoch, {size}"
-    in_all = f"{batches.num_steps(0):,} per epoch, {job.num_steps:,} in total"
-    yield "steps", f"{in_all}; order: {batches.chosen_order}"
+    in_all = f"{batches.steps_per_epoch:,} per epoch, {job.num_steps:,} in total"
+    blocks = f", blocks of {batches.block_rows} rows" if batches.block_rows > 1 else ""
+    yield "steps", f"{in_all}; order: {batches.chosen_order}{blocks}"
 
 
 def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -223,7 +249,8 @@ def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
         head = choices["head"]
         places = "every token" if head["positions"] == "all" else "labelled tokens only"
         chunk = f", in chunks of {head['chunk']}" if "chunk" in head else ""
-        loss = f"loss computed at {places}{chunk}; "
+        why = f" ({head['reason']})" if "reason" in head else ""
+        loss = f"loss computed at {places}{chunk}{why}; "
     layout = "padding-free batches" if padding_free else "padded batches"
     if choices.get("rows_reason"):
         layout += f" ({choices['rows_reason']})"
@@ -359,7 +386,7 @@ def _disk_line(disk: DiskUse) -> str:
 def _rehearsal_line(rehearsal: Rehearsal) -> str:
     """What is tried before the first step, and what is not."""
     left_out = "; ".join(f"{phase} ({why})" for phase, why in rehearsal.left_out.items())
-    size = "at true size" if rehearsal.is_whole else "on one batch"
+    size = "at true size" if rehearsal.true_size else "on one batch"
     done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
     return f"{done}; left out: {left_out}" if left_out else done
 

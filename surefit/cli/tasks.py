@@ -14,15 +14,15 @@ def command(
 ) -> int:
     """List the tasks, the columns they need and their metrics."""
     if models:
-        from surefit.models.tiny_architectures import FAMILIES
+        from surefit.models.tiny_config import tiny_families
 
-        for family, names in FAMILIES.items():
+        for family, names in tiny_families().items():
             print(f"{family} ({len(names)}): {' '.join(names)}")
         return 0
     from surefit.tasks import TASKS
 
     for name, task in TASKS.items():
-        needs = " or ".join(" + ".join(option) for option in task.needs)
+        needs = " or ".join(" + ".join(option) for option in task.needs) or "any, under their names"
         print(f"{name}\n  {task.summary}")
         print(f"  columns  {needs}\n  metrics  {', '.join(task.metric_names)}")
     return 0

@@ -20,27 +20,27 @@ def command(
 ) -> int:
     """Check the config, plan, events, checkpoints and model of a run."""
     from surefit.cli.display import Display, print_json, show_findings
-    from surefit.cli.guarded_console import to_stderr
-    from surefit.cli.terminal import user_output_to_stderr
-    from surefit.findings import has_errors
+    from surefit.cli.terminal import to_stderr, user_output_to_stderr
+    from surefit.findings import has_errors, part_notes
     from surefit.run.exported_model import open_trained
     from surefit.run.verify_run import verify_files
 
     opened = open_trained(run, trust_code or ())
     findings = verify_files(opened)
     if step is not None and not has_errors(findings):
-        from surefit.training.verify_step import verify_step
+        from surefit.training.replay import verify_step
 
         with Display() as display, user_output_to_stderr():
             findings += verify_step(opened, step, progress=display.progress)
     ok = not has_errors(findings)
     if json:
-        print_json({"ok": ok, "run": run, "findings": [found.as_dict() for found in findings]})
+        coded, notes = part_notes(findings)
+        found = {"findings": [each.as_dict() for each in coded], "notes": list(notes)}
+        print_json({"ok": ok, "run": run, **found})
         return 0 if ok else 1
     show_findings(findings, to_stderr())
-    noted = {found.code for found in findings}
-    how = "the same up to rounding" if "SF871" in noted else "the same to the bit"
-    how = "compared in rows and tokens" if "SF872" in noted else how
+    exact = step is None or opened.plan["num_processes"] == 1
+    how = "the same to the bit" if exact else "the same as far as it was compared"
     checked = "" if step is None else f"; step {step} computed again is {how}"
     print(f"{run}: all files are as they were written{checked}" if ok else f"{run}: damaged")
     return 0 if ok else 1

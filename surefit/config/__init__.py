@@ -1,21 +1,27 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
-from surefit.config.array_changes import ImageAugment, SeriesAugment
-from surefit.config.joint_names import joint_name, joint_parts
+from surefit.config.bounded_yaml import joint_name, joint_parts
 from surefit.config.run_config import (
+    LOCAL_KEYS,
     SHORT_KEYS,
     Audio,
     Augmentation,
     ChangeName,
-    EarlyStopping,
     FeatureShape,
-    Generation,
     Images,
     Lora,
-    Reading,
     RunConfig,
 )
-from surefit.config.section import Switch
+from surefit.config.sections import (
+    EarlyStopping,
+    Generation,
+    ImageAugment,
+    LossOptions,
+    MetricChoice,
+    Reading,
+    SeriesAugment,
+    Switch,
+)
 from surefit.config.settings import (
     config_yaml,
     known_keys,
@@ -26,9 +32,9 @@ from surefit.config.settings import (
     set_option,
     spell_out,
 )
-from surefit.config.training_options import LossOptions, MetricChoice
 
 __all__ = [
+    "LOCAL_KEYS",
     "SHORT_KEYS",
     "Audio",
     "Augmentation",

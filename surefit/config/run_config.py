@@ -5,20 +5,32 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from surefit.config.array_changes import ImageAugment, SeriesAugment
-from surefit.config.joint_names import joint_name
-from surefit.config.section import Section as _Section
-from surefit.config.section import Switch, check_code_name
-from surefit.config.training_options import LossOptions, MetricChoice, join_names, read_metrics
+from surefit.config.bounded_yaml import joint_name
+from surefit.config.sections import (
+    LOCAL,
+    EarlyStopping,
+    Generation,
+    ImageAugment,
+    Local,
+    LossOptions,
+    MetricChoice,
+    Reading,
+    Section,
+    SeriesAugment,
+    Splitting,
+    Switch,
+    check_code_name,
+    join_names,
+    read_metrics,
+)
 
 
-class FeatureShape(_Section):
+class FeatureShape(Section):
     """How rows of features and their labels are read, and how they are augmented."""
 
     steps: int | None = Field(None, ge=1)
@@ -35,7 +47,7 @@ class FeatureShape(_Section):
     """Changes of training series or vectors, drawn anew for each row in each epoch."""
 
 
-class Tables(_Section):
+class Tables(Section):
     """How the columns of a table are read, and what its result is compared with."""
 
     max_categories: int = Field(50, ge=2, le=1000)
@@ -44,7 +56,7 @@ class Tables(_Section):
     """Fit gradient-boosted trees on the same rows, and print their figures beside the model's."""
 
 
-class Images(_Section):
+class Images(Section):
     """How images are resized, normalised and augmented."""
 
     channels: PositiveInt | None = None
@@ -83,7 +95,7 @@ class Images(_Section):
         }
 
 
-class Audio(_Section):
+class Audio(Section):
     """How audio is read and augmented."""
 
     rate: int | None = Field(None, ge=1_000, le=1_000_000)
@@ -103,101 +115,10 @@ class Audio(_Section):
     """Changes of training waveforms or spectrograms, drawn anew for each row in each epoch."""
 
 
-class Reading(_Section):
-    """How data files are read, where it cannot be inferred."""
-
-    encoding: str | None = None
-    """Encoding of text files. Default: UTF-8, or Windows-1252 if the text can be nothing else."""
-    delimiter: str | None = None
-    """Delimiter between the cells of a table. Default: inferred."""
-    names: tuple[str, ...] = ()
-    """Column names of a table without a header line."""
-    pattern: str | None = None
-    """A regular expression; its named groups become the columns of each line."""
-    field: str | None = None
-    """Path to the list of rows in a JSON file, such as data or data.items."""
-    label_from: str | None = None
-    """A regular expression, searched in the names of files that are a row each (images, audio,
-    .npy, .txt); its first group is the label, such as (\\d)_.*"""
-
-    @field_validator("label_from")
-    @classmethod
-    def _has_group(cls, pattern: str | None) -> str | None:
-        try:
-            groups = 1 if pattern is None else re.compile(pattern).groups
-        except re.error as error:
-            raise ValueError(f"not a regular expression ({error})") from None
-        if groups == 0:
-            raise ValueError("expected a group in parentheses, which is the label")
-        return pattern
-
-    @field_validator("names")
-    @classmethod
-    def _different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(names)) < len(names):
-            raise ValueError("the column names must be distinct")
-        return names
-
-
-class Splitting(_Section):
-    """How validation rows are split off the training data."""
-
-    by: str | None = None
-    """A column of groups, such as patient_id: all rows of a group stay in one set. The column is
-    not an input of the model unless it has a role."""
-    stratify: Switch = "auto"
-    """Whether each class has the same share of both sets; auto: where there are few classes."""
-    folds: int | None = Field(None, ge=2, le=1000)
-    """Cross-validation: train this many runs, each with another part of the rows as its validation
-    set, and report the mean and the spread of their metrics. eval_share is not used."""
-    fold: int | None = Field(None, ge=0)
-    """The fold that is the validation set, from 0 on, for a single run. Default: all, in turn."""
-
-    @model_validator(mode="after")
-    def _one_of(self) -> Splitting:
-        if self.fold is not None and (self.folds is None or self.fold >= self.folds):
-            raise ValueError("split.fold is one of split.folds, counted from 0")
-        return self
-
-
-class EarlyStopping(_Section):
-    """When training stops before the last epoch."""
-
-    metric: str | None = None
-    """Metric that decides the best step and early stopping. Default: the task's choice."""
-    patience: int | None = Field(None, ge=1)
-    """Stop after this many evaluations without improvement. Default: never."""
-
-
-class Generation(_Section):
-    """How much text is generated at each evaluation, for tasks that generate text."""
-
-    rows: int = Field(64, ge=0)
-    """Validation rows to generate answers for; 0 for none."""
-    max_new_tokens: int = Field(64, ge=1)
-    """Maximum number of tokens in a generated answer."""
-    from_model: tuple[str, ...] = ()
-    """Settings to take over from the model's generation config, such as repetition_penalty or
-    num_beams. Default: none; text is generated greedily."""
-    scorer: str | None = None
-    """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
-    is better."""
-
-    @field_validator("from_model", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("scorer")
-    @classmethod
-    def _named(cls, name: str | None) -> str | None:
-        return check_code_name(name)
-
-
 ChangeName = Literal["wording", "synonyms", "case", "spacing", "punctuation", "typos"]
 
 
-class Augmentation(_Section):
+class Augmentation(Section):
     """How the augmented copies of a training row differ from it."""
 
     changes: tuple[ChangeName, ...] | None = None
@@ -232,7 +153,7 @@ class Augmentation(_Section):
         return check_code_name(name)
 
 
-class Lora(_Section):
+class Lora(Section):
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
 
     r: int = Field(0, ge=0)
@@ -268,7 +189,7 @@ class Lora(_Section):
         return cls.model_fields[name].default
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything that decides a run, apart from Python objects passed in."""
 
     data: tuple[str, ...] = ()
@@ -308,9 +229,9 @@ class RunConfig(_Section):
     augment: Augmentation = Augmentation()
     """How the augmented copies of a training row differ from it."""
 
-    epochs: int = Field(3, ge=1)
+    epochs: int = Field(3, ge=1, le=10**18)
     """Passes over the training rows."""
-    max_steps: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=1, le=10**18)
     """Stop after this many optimizer steps, whatever the number of epochs."""
     batch_size: int | Literal["auto"] = 8
     """Rows per micro-batch per process. auto: the most rows that fit in memory; the effective batch
@@ -335,6 +256,10 @@ class RunConfig(_Section):
     """Chat template: chat (the tokenizer's own), plain, chatml, alpaca, a file or Jinja text.
     Default: chat if the tokenizer has a template, else plain."""
 
+    outputs: int | str | None = None
+    """The output of a module that the loss, metrics and predictions are computed from, where it
+    returns several: a key, or a number from 0 on (a loss is not counted). Default: an output with a
+    name such as logits, scores or prediction, else the first with as many scores as needed."""
     loss: LossOptions = LossOptions()
     """How the classes of rows and words count in the loss."""
     lora: Lora = Lora()
@@ -370,9 +295,9 @@ class RunConfig(_Section):
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Several processes: each holds the whole model (ddp), or a share of its weights, gradients
     and optimizer state (fsdp, torch's fully_shard)."""
-    stall_seconds: float | None = Field(None, ge=0)
-    """Several processes: how long one may be stuck or silent before the others end with its name;
-    0: for ever. Default: 300, or 20 times the longest step if that is more."""
+    stall_seconds: Local[float | None] = Field(None, ge=0)
+    """Several processes: how long they wait for one that does not answer before the run ends (the
+    timeout of the process group); 0: for ever. Default: 1800."""
     deterministic: bool = False
     """Deterministic kernels on CUDA: a resumed run equals an uninterrupted one bit for bit."""
     from_scratch: bool = False
@@ -407,43 +332,40 @@ class RunConfig(_Section):
     """Refuse the data if a larger share of its rows would be dropped."""
 
     accept: tuple[str, ...] = ()
-    """Codes of findings to accept, such as [SF123]: they no longer stop the run, and the plan
+    """Codes of findings to accept, such as [SF131]: they no longer stop the run, and the plan
     records them. `docs/findings.md` has the codes that can be accepted, and what then happens."""
     autofix: bool = True
     """Apply repairs that are unambiguous, and report them; false: report errors instead."""
-    scan: int | None = Field(None, ge=2)
+    scan: Local[int | None] = Field(None, ge=2)
     """Check a random sample of N rows instead of all; `train` refuses it."""
-    fit: Literal["predicted", "measured"] = "predicted"
+    fit: Local[Literal["predicted", "measured"]] = "predicted"
     """How `check` finds the memory peak: predicted from shapes, or also measured in a real step on
     the largest batch. `train` always begins with that step."""
-    max_memory_gb: float | None = Field(None, gt=0)
+    max_memory_gb: Local[float | None] = Field(None, gt=0)
     """Memory limit of the run, in GB (10⁹ bytes). Default: the free memory."""
-    device_memory_gb: float | None = Field(None, gt=0)
+    device_memory_gb: Local[float | None] = Field(None, gt=0)
     """Plan for a device with this much memory, in GB, instead of this machine."""
 
-    probes: Literal["quick", "all"] = "quick"
+    probes: Local[Literal["quick", "all"]] = "quick"
     """Tests on the model before training; all: also overfit one batch."""
-    rehearse: bool = False
-    """Dress rehearsal: before step 1, evaluate, generate, save, load, export and write the report
-    once at their true size, in a scratch folder that is removed. `train` always rehearses the
+    rehearse: Local[bool] = False
+    """Dress rehearsal: before step 1, evaluate, generate, save, load and write the report once at
+    their true size, in a scratch folder that is removed. `train` always rehearses the
     parts that take little time."""
-    verify_resume: bool = False
-    """Before training, prove in child processes that a run which is killed and resumed equals an
-    undisturbed one to the bit."""
-    workers: int = Field(0, ge=0)
+    workers: Local[int] = Field(0, ge=0)
     """Worker processes that make batches; 0 for a thread, which is enough unless collating is
     slow."""
-    trackers: tuple[str, ...] = ()
+    trackers: Local[tuple[str, ...]] = ()
     """Experiment trackers of Accelerate, such as tensorboard."""
-    trust_remote_code: bool = False
+    trust_remote_code: Local[bool] = False
     """Allow a model folder or hub repository to run its own Python code."""
-    cache: str | None = None
-    """Folder for encoded rows and other derived files. Default: $SUREFIT_CACHE, else
-    ~/.cache/surefit."""
-    cache_limit_gb: float | None = Field(None, gt=0)
+    cache: Local[str | None] = None
+    """Folder for encoded rows and other derived files; if it holds other files, its subfolder
+    surefit-cache is used. Default: $SUREFIT_CACHE, else ~/.cache/surefit."""
+    cache_limit_gb: Local[float | None] = Field(None, gt=0)
     """Size limit of the cache, in GB (10⁹ bytes): after planning, the entries that were not used
     for the longest time are removed. Entries in use stay. Default: no limit."""
-    output: str | None = None
+    output: Local[str | None] = None
     """Folder of the run. Default: a new folder under runs/."""
 
     @field_validator("columns", mode="before")
@@ -465,6 +387,10 @@ class RunConfig(_Section):
         if value == "auto" or (type(rows) is int and rows >= 1):
             return rows
         raise ValueError("expected a whole number of at least 1, or auto")
+
+    def with_local(self, other: RunConfig) -> RunConfig:
+        """The config with the keys of the machine and the command that `other` has."""
+        return self.model_copy(update={name: getattr(other, name) for name in LOCAL_KEYS})
 
     @property
     def micro_batch_rows(self) -> int:
@@ -497,5 +423,6 @@ class RunConfig(_Section):
         return (value,) if isinstance(value, str) else value
 
 
+LOCAL_KEYS = tuple(n for n, info in RunConfig.model_fields.items() if LOCAL in info.metadata)
 SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""

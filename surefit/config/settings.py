@@ -13,10 +13,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from surefit.config.bounded_yaml import load_yaml
-from surefit.config.other_tool_keys import answer_key, answer_value, is_of_other_tool
+from surefit.config.other_tools import (
+    answer_key,
+    answer_value,
+    is_of_other_tool,
+)
 from surefit.config.run_config import SHORT_KEYS, RunConfig
+from surefit.core.files import refuse_special
 from surefit.errors import UsageError
-from surefit.regular_files import refuse_special
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from surefit.core import files
 from surefit.data.arrow_types import map_arrow
-from surefit.data.column_types import is_array
+from surefit.data.column_types import (
+    UNSTORABLE,
+    find_odd_values,
+    is_array,
+    is_number,
+    merge_types,
+    nested_list,
+)
 from surefit.data.data_rules import MIXED_TYPES
-from surefit.data.mixed_types import UNSTORABLE, find_odd_values
-from surefit.data.type_merging import merge_types, nested_list
+from surefit.data.missing_values import is_missing
+from surefit.data.numbers import MISSING_MARKERS
 from surefit.findings import Rule
 
 SHOWN_CHARACTERS = 80
@@ -54,12 +62,14 @@ class ArrowWriter:
         *,
         values_of: Callable[[str], Iterable[Any]] | None = None,
         empty_arrays: bool = False,
+        markers: Collection[str] = MISSING_MARKERS,
     ) -> None:
         """Begin a file at `path`; `unstorable` is the rule of a value that Arrow cannot store.
 
         `values_of` returns all values of a column again, to find those of another type than most;
         without it, the rows written so far are searched. With `empty_arrays`, rows without a value
-        in a column of arrays get an empty array.
+        in a column of arrays get an empty array. A text among `markers` is a missing value in a
+        column of numbers.
         """
         self.schema = pa.schema([])
         self.num_rows = 0
@@ -68,6 +78,9 @@ class ArrowWriter:
         self._unstorable = unstorable
         self._values_of = values_of
         self._empty_arrays = empty_arrays
+        self._markers = markers
+        self.missing: dict[str, Counter[str]] = {}
+        """Markers of missing values in columns of numbers, by column, as they are written."""
         self._file = pa.ipc.new_file(path, self.schema)
 
     def __enter__(self) -> ArrowWriter:
@@ -87,7 +100,24 @@ class ArrowWriter:
             column = pa.array(values)
             merge_types(self.type_of(name), column.type)
         except UNSTORABLE:
-            raise self._fault(name, values) from None
+            column = self._numbers(name, values)
+            if column is None:
+                raise self._fault(name, values) from None
+        return column
+
+    def _numbers(self, name: str, values: Sequence[Any]) -> pa.Array | None:
+        """Numbers among which markers of missing values are null; None for anything else."""
+        markers = {*self._markers, ""}
+        marked = [is_missing(value, markers) for value in values]
+        try:
+            column = pa.array([None if m else v for v, m in zip(values, marked, strict=True)])
+            kind = merge_types(self.type_of(name), column.type)
+        except UNSTORABLE:
+            return None
+        if not any(marked) or not is_number(kind):
+            return None
+        texts = (value.strip() for value, m in zip(values, marked, strict=True) if m)
+        self.missing.setdefault(name, Counter()).update(texts)
         return column
 
     def append(self, columns: Mapping[str, pa.Array], num_rows: int) -> None:
@@ -134,7 +164,7 @@ class ArrowWriter:
             self._file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             first_row += num_rows
         self.schema, self._num_bare = schema, 0
-        os.replace(wider, self._path)
+        files.move_inside(wider, self._path)
 
     def _read_written(self) -> Iterator[tuple[int, dict[str, pa.Array]]]:
         """The number of rows and the columns of each batch in the file, which is closed."""

@@ -1,4 +1,7 @@
-"""What the cache holds: its entries with sizes and last use; removing those not needed."""
+"""What the cache holds: its entries with sizes and last use; removing those not needed.
+
+An entry is a folder with surefit's mark. What else is in the folder of the cache stays.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from surefit.data.cache import cache_folder
-from surefit.data.cache_use import LEASES, TAG, in_use, open_cache, remove, sweep
-from surefit.digests import FILE as DIGESTS
+from surefit.core import files
+from surefit.core.digests import FILE as DIGESTS
+from surefit.data.cache import cache_folder, in_use, kinds, open_cache, sweep
 from surefit.findings import Finding, rule
 from surefit.gigabytes import show_gb, to_bytes
 
@@ -38,37 +41,32 @@ class Entry:
     @property
     def path(self) -> str:
         """The entry's place in the cache folder."""
-        return f"{self.kind}/{self.name}" if self.kind else self.name
+        return f"{self.kind}/{self.name}"
 
 
 def list_entries() -> list[Entry]:
-    """The entries of the cache, those that were not used for the longest time first."""
+    """Return the entries of the cache, those that were not used for the longest time first.
+
+    An entry is a folder that surefit made with every file in it, and marked as such.
+    """
     root = cache_folder()
     if not root.is_dir():
         return []
-    places: list[tuple[str, Path]] = []
-    for path in root.iterdir():
-        if path.is_dir() and path.name != LEASES:
-            places += [(path.name, inner) for inner in path.iterdir()]
-        elif path.name not in (LEASES, TAG):
-            places.append(("", path))
-    used = in_use(root)  # asked afterwards: an entry is noted before it is written
-    found = [_entry(kind, path, used) for kind, path in places]
+    places = [path for kind in kinds(root) for path in kind.glob("[!.]*")]
+    found = [_entry(path) for path in places if files.is_own(path) and files.is_marked(path)]
     return sorted(found, key=lambda entry: (entry.last_used, entry.path))
 
 
-def _entry(kind: str, path: Path, used: set[str]) -> Entry:
-    files = [path] if not path.is_dir() else [file for file in path.rglob("*") if file.is_file()]
-    stats = [stat for file in files if (stat := _stat(file)) is not None]
+def _entry(path: Path) -> Entry:
+    held = [file for file in path.rglob("*") if file.is_file() and file.name != files.MARK]
+    stats = [stat for file in held if (stat := _stat(file)) is not None]
     marked = _stat(path / DIGESTS) or _stat(path)
-    # A half-written entry is .NAME.8 digits.tmp or .NAME.half.
-    name = path.name.removeprefix(".").split(".")[0] if path.name.startswith(".") else path.name
     return Entry(
-        kind,
+        path.parent.name,
         path.name,
         sum(stat.st_size // stat.st_nlink for stat in stats),  # entries may share files
         marked.st_mtime if marked is not None else 0.0,
-        f"{kind}/{name}" in used,
+        in_use(path),
     )
 
 
@@ -82,16 +80,16 @@ def _stat(path: Path) -> os.stat_result | None:
 def describe_cache() -> dict[str, Any]:
     """The cache as `surefit cache --json` prints it."""
     entries = list_entries()
-    kinds: dict[str, dict[str, int]] = {}
+    held: dict[str, dict[str, int]] = {}
     for entry in entries:
-        about = kinds.setdefault(entry.kind or "other", {"entries": 0, "bytes": 0})
+        about = held.setdefault(entry.kind, {"entries": 0, "bytes": 0})
         about["entries"] += 1
         about["bytes"] += entry.num_bytes
     return {
         "ok": True,
         "folder": str(cache_folder()),
         "bytes": sum(entry.num_bytes for entry in entries),
-        "kinds": kinds,
+        "kinds": held,
         "entries": [{**asdict(entry), "path": entry.path} for entry in reversed(entries)],
     }
 
@@ -106,10 +104,8 @@ def clean_cache(older_than_days: float | None = None) -> tuple[int, int]:
         return 0, 0
     sweep(open_cache())
     oldest = time.time() - (older_than_days or 0) * 86_400
-    chosen = [e for e in list_entries() if not e.in_use and e.last_used <= oldest]
-    for entry in chosen:
-        remove(root / entry.path)
-    return len(chosen), sum(entry.num_bytes for entry in chosen)
+    removed = [e for e in list_entries() if e.last_used <= oldest and _remove(e)]
+    return len(removed), sum(entry.num_bytes for entry in removed)
 
 
 def limit_cache(limit_gb: float) -> list[Finding]:
@@ -119,10 +115,15 @@ def limit_cache(limit_gb: float) -> list[Finding]:
     for entry in entries:
         if size <= limit:
             return []
-        if not entry.in_use and entry.kind:
-            remove(cache_folder() / entry.path)
+        if _remove(entry):
             size -= entry.num_bytes
     if size <= limit:
         return []
     message = f"The cache holds {show_gb(size)} in use; cache_limit_gb is {limit_gb:g}."
     return [CACHE_OVER_LIMIT.finding(message, file=str(cache_folder()))]
+
+
+def _remove(entry: Entry) -> bool:
+    """Remove an entry, unless a process uses it."""
+    folder = cache_folder() / entry.path
+    return not in_use(folder, lambda: files.remove_folder(folder))

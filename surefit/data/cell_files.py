@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_text
+from surefit.data.extra_columns import base_role
 from surefit.data.file_identity import content_hashes
 from surefit.data.file_kinds import DECODED, FileKind
 from surefit.data.formats.tar_index import read_member
-from surefit.data.further_columns import base_role
 from surefit.data.table import Table
 
-LOOKED_AT = 16
+LOOKED_AT_CELLS = 16
 FILE_ROLES = tuple(kind.role for kind in DECODED)
 """Roles whose columns may hold paths of files that are decoded."""
 
@@ -91,7 +91,7 @@ def names_files(table: Table, column: str, kind: FileKind) -> bool:
 
     A path without a known ending counts for images, whose format is in the file.
     """
-    rows = range(min(LOOKED_AT, table.num_rows))
+    rows = range(min(LOOKED_AT_CELLS, table.num_rows))
     named = replace(table, arrow=table.arrow.select([column]), files=(column,))
     texts = [row[column] for row in named.rows(rows)]
     if any(text and kind.has(text) for text in texts):

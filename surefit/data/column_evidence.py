@@ -31,6 +31,9 @@ from surefit.data.table import Table
 ONE_COLUMN = frozenset({"prompt", "answer", "label", "target"})
 """Roles for which a data set rarely has two columns."""
 
+ANSWERS = frozenset({"answer", "messages"})
+"""Roles of answers as text, which a further column may judge."""
+
 CHOICE_STEMS = word_set("option choice ending answer sol solution alternative candidate hypothesis")
 """What columns with choices are called before their number."""
 DERIVED = word_set(
@@ -43,7 +46,9 @@ Evidence = str | None
 
 
 def find_judgements(table: Table, column: str, roles: Mapping[str, str]) -> Evidence:
-    """Two values of which one marks bad answers."""
+    """Two values of which one marks bad answers; token ids are no answers to judge."""
+    if ANSWERS.isdisjoint(roles):
+        return None
     counts = value_counts(table, column)
     judged = {value: is_good(value) for value in counts} if len(counts) <= 2 else {}
     bad = [value for value, good in judged.items() if good is False]
@@ -63,7 +68,9 @@ def find_scores(table: Table, column: str, roles: Mapping[str, str]) -> Evidence
     while is_list(kind):
         kind = kind.value_type
     of_pairs = not (CHOSEN | REJECTED).isdisjoint(words_of(column))
-    if of_pairs or is_metadata(column) or not is_number(kind) or not varies(table, column):
+    if ANSWERS.isdisjoint(roles) or of_pairs or is_metadata(column):
+        return None
+    if not is_number(kind) or not varies(table, column):
         return None
     counts = value_counts(table, column)
     if not counts:

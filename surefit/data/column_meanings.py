@@ -59,20 +59,9 @@ TEXT_NOT_READ = rule(
     "SF134",
     "warning",
     "column of text not read",
-    why="The task reads one text, or a pair of texts. What only this column says is not learned.",
-    fix="Join the columns in the data, or leave the column out: --set ignore=COLUMN.",
-    accept="The column is not read.",
-)
-
-CONTEXT_NOT_READ = rule(
-    "SF135",
-    "warning",
-    "context or reasoning not read",
-    why=(
-        "An answer that depends on a text which the model does not see teaches it to guess, and "
-        "reasoning in a column of its own is not learned."
-    ),
-    fix="Join the column to the prompt or the answer, or leave it out: --set ignore=COLUMN.",
+    why="What only this column says is not learned. An answer that depends on a text which the "
+    "model does not see teaches it to guess.",
+    fix="Join the column to one that is read, or leave it out: --set ignore=COLUMN.",
     accept="The column is not read.",
 )
 
@@ -273,7 +262,7 @@ CONTEXT = Meaning(
     )
     | SUBJECTS,
     find_context,
-    CONTEXT_NOT_READ,
+    TEXT_NOT_READ,
     fix=_as_context,
 )
 MEDIA = Meaning(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
 import pyarrow as pa
 
 CHANNELS = (1, 3, 4)
@@ -123,3 +127,122 @@ def describe_type(kind: pa.DataType) -> str:
     name = "text" if is_text(value) else FLOAT_NAMES.get(str(value), str(value))
     shown = ", ".join("*" if size is None else str(size) for size in axes)
     return f"{name} array [{shown}]" if axes else name
+
+
+def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """The type that holds both; raises ArrowException if there is none.
+
+    >>> str(merge_types(pa.list_(pa.float32(), 3), pa.list_(pa.float32(), 4)))
+    'large_list<item: float>'
+    """
+    (axes, value), (other, other_value) = list_axes(known), list_axes(found)
+    both_lists = pa.types.is_list(known) and pa.types.is_list(found)  # Arrow merges those itself
+    if axes and other and known != found and not both_lists:
+        deep, shallow = (axes, other) if len(axes) >= len(other) else (other, axes)
+        leaf = value if shallow is axes else other_value
+        if len(deep) == len(shallow) or pa.types.is_null(leaf):
+            sizes = [
+                size if place >= len(shallow) or shallow[place] == size else None
+                for place, size in enumerate(deep)
+            ]
+            if len(deep) == len(shallow):
+                return nested_list(tuple(sizes), merge_types(value, other_value))
+            return nested_list(tuple(sizes), other_value if shallow is axes else value)
+    pair = [pa.schema([pa.field("x", kind)]) for kind in (known, found)]
+    return pa.unify_schemas(pair, promote_options="permissive").field("x").type
+
+
+def nested_list(sizes: tuple[int | None, ...], value: pa.DataType) -> pa.DataType:
+    """The type of nested lists with these sizes, None where they vary, and this value type."""
+    for size in reversed(sizes):
+        value = pa.large_list(value) if size is None else pa.list_(value, size)
+    return value
+
+
+KEPT_ROWS = 4
+UNSTORABLE = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+_SCALARS = (str, int, float, bool)
+
+
+@dataclass
+class _Group:
+    """Values that one type holds."""
+
+    kind: pa.DataType
+    count: int = 0
+    first: list[tuple[int, Any]] = field(default_factory=list)
+
+    def add(self, row: int, value: Any) -> None:
+        self.count += 1
+        if len(self.first) < KEPT_ROWS:
+            self.first.append((row, value))
+
+
+@dataclass(frozen=True)
+class OddValues:
+    """The values of a column that have another type than most, with the first few rows."""
+
+    rows: tuple[int, ...]
+    count: int
+    what: str
+    """The message: what the first of these rows holds, and what most rows hold."""
+
+
+def find_odd_values(values: Iterable[Any]) -> OddValues | None:
+    """The values that have another type than most; None if one type holds all of them.
+
+    >>> find_odd_values([1.5, 2, "12,5", None, 3]).what
+    "holds text ('12,5'), but numbers in 3 other rows"
+    """
+    groups: list[_Group] = []
+    known: dict[type, _Group] = {}
+    for row, value in enumerate(values):
+        if value is None:
+            continue
+        group = known.get(type(value)) or _group_of(value, groups)
+        if group is not None:
+            group.add(row, value)
+            if type(value) in _SCALARS:
+                known[type(value)] = group
+    if len(groups) < 2:
+        return None
+    most = max(groups, key=lambda group: group.count)
+    odd = sorted(row for group in groups if group is not most for row, _ in group.first)
+    (row, value) = min((g.first[0] for g in groups if g is not most), key=lambda first: first[0])
+    return OddValues(
+        tuple(odd[:KEPT_ROWS]),
+        sum(group.count for group in groups) - most.count,
+        f"holds {_one(value)} ({str(value)[:40]!r}), but {_many(most.kind)} in {most.count} other "
+        f"row{'s' if most.count > 1 else ''}",
+    )
+
+
+def _group_of(value: Any, groups: list[_Group]) -> _Group | None:
+    """The group whose type can hold the value, or a new one; None if no type can."""
+    try:
+        kind = pa.array([value]).type
+    except UNSTORABLE:
+        return None
+    for group in groups:
+        try:
+            group.kind = merge_types(group.kind, kind)
+        except pa.ArrowException:
+            continue
+        return group
+    groups.append(_Group(kind))
+    return groups[-1]
+
+
+def _one(value: Any) -> str:
+    names = {str: "text", bool: "true/false", int: "a number", float: "a number", dict: "an object"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _many(kind: pa.DataType) -> str:
+    if is_text(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "true/false"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "numbers"
+    return "objects" if pa.types.is_struct(kind) else describe_type(kind)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from surefit.findings import rule
 
@@ -65,6 +67,16 @@ DIFFERENT_COLUMNS = rule(
 )
 
 
+UNREADABLE_MEDIA = rule(
+    "SF250",
+    "error",
+    "unreadable image or audio",
+    why="A damaged or missing file is lost data, and would stop the run during training. A small "
+    "image file can decompress to more pixels than fit into memory.",
+    fix="Replace or remove the named file, or set on_bad_file=skip.",
+)
+
+
 def unequal_rows(counts: Mapping[str, int]) -> str:
     """The message about columns with different numbers of rows.
 
@@ -74,14 +86,6 @@ def unequal_rows(counts: Mapping[str, int]) -> str:
     shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
     return f"columns have different numbers of rows: {shown[:160]}."
 
-
-FILES_JOINED = rule(
-    "SF116",
-    "info",
-    "files joined side by side",
-    why="Row n of one file belongs to row n of the other.",
-    fix="Pass the files separately if their rows do not belong together.",
-)
 
 USER_DATA_CODE_FAILED = rule(
     "SF120",
@@ -149,3 +153,28 @@ STRAY_AXIS_DROPPED = rule(
     why="The axis is left over from a batch or an image; rows are [sequence length, feature size].",
     fix="Save the array without it to avoid this note.",
 )
+
+
+EXPANDS_TOO_MUCH = rule(
+    "SF843",
+    "error",
+    "file that expands too much",
+    why="A small compressed file can unpack to more than the disk has; usual data compresses less.",
+    fix="Check where the file is from. If it is meant to be so, unpack it and pass the result.",
+)
+
+ALLOWED_BYTES = 4 << 30
+"""What any file may unpack to, and beyond that so many times its own size:"""
+ALLOWED_RATIO = 200
+
+
+def check_expansion(source: str | Path, num_bytes: int) -> None:
+    """Refuse a file that takes up so many bytes once it is unpacked."""
+    if num_bytes <= ALLOWED_BYTES:
+        return
+    size = os.path.getsize(source) if os.path.isfile(source) else num_bytes
+    if num_bytes > ALLOWED_RATIO * size:
+        raise EXPANDS_TOO_MUCH.error(
+            f"{Path(source).name} has {size:,} bytes and unpacks to more than {num_bytes:,}.",
+            file=str(source),
+        )

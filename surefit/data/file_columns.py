@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-
 from surefit.data.column_types import is_text
 from surefit.data.file_kinds import FileKind, kind_of
 from surefit.data.split import sample_rows
@@ -30,12 +28,13 @@ def kind_named(table: Table, column: str, wanted: Callable[[FileKind], bool]) ->
     if any(kind(text) is None for text in first if text):
         return None
     rows = sample_rows(table.num_rows, LOOKED_AT, seed=0)
-    texts = [text for text in table.arrow[column].take(pa.array(rows)).to_pylist() if text]
+    plain = replace(table, arrow=table.arrow.select([column]), files=())
+    texts = [row[column] for row in plain.rows(rows.tolist()) if row[column]]
     kinds = {kind(text) for text in texts}
     only = kinds.pop() if len(kinds) == 1 else None
     if only is None:
         return None
-    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+    named = replace(plain, files=(column,))
     found = [row[column] for row in named.rows(rows.tolist()) if row[column]]
     there = sum(Path(path).is_file() for path in found)
     return only if 2 * there > len(found) else None

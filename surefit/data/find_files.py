@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from surefit.core.files import refuse_special
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.dataset_card import CARD, card_splits, choose_config, divide_name
 from surefit.data.file_kinds import common_kind
-from surefit.data.formats import arrow_files, class_folders, idx, label_files
+from surefit.data.formats import (
+    arrow_files,
+    class_folders,
+    idx,
+    label_files,
+    paired_folders,
+)
 from surefit.data.formats.file_rows import media_kind
-from surefit.data.formats.folder_listing import list_files
+from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
 from surefit.errors import UsageError
 from surefit.findings import Finding
-from surefit.regular_files import refuse_special
 
 
 @dataclass(frozen=True)
@@ -39,8 +47,12 @@ class Finder:
 
     def splits_in(self, path: Path) -> Splits | None:
         """The official splits of a folder; None for files, and for folders without any."""
+        path, config = divide_name(path)
         if not path.is_dir():
             return None
+        if (described := card_splits(path, config)) is not None:
+            return described
+        path = self._config_folder(path, config)
         if arrow_files.is_dataset_folder(path):
             return arrow_files.dataset_splits(path)
         files = list_files(path, self.endings, self.ending_of)
@@ -48,18 +60,54 @@ class Finder:
         known = any(self.ending_of(file) in self.endings for file in strong)
         return (None if known else folder_splits(path)) or find_splits(files)
 
+    def _config_folder(self, folder: Path, config: str | None) -> Path:
+        """The folder itself; if all files are in folders of it, the one of a config, or `data`."""
+        files = list_files(folder, self.endings, self.ending_of)
+        known = any(self.ending_of(file) in self.endings for file in files)
+        notes_alone = not known and (not files or (folder / CARD).exists())
+        if config is None and (
+            not notes_alone
+            or arrow_files.is_dataset_folder(folder)
+            or _media_in(folder)
+            or class_folders.kind_in(folder) is not None
+            or paired_folders.find_pair(folder) is not None
+            or folder_splits(folder) is not None
+        ):
+            return folder
+        inner = [
+            each
+            for each in sorted(folder.iterdir())
+            if each.is_dir() and not each.name.startswith((".", "_")) and self._has_data(each)
+        ]
+        if not inner and config is None:
+            return folder
+        default = "data" if any(each.name == "data" for each in inner) else None
+        names = [each.name for each in inner]
+        return self._config_folder(folder / choose_config(folder, names, config, default), None)
+
+    def _has_data(self, folder: Path) -> bool:
+        """Whether a folder, or one in it, has a file in one of the formats."""
+        return any(
+            self.ending_of(file) in self.endings
+            for pattern in ("*", "*/*")
+            for file in folder.glob(pattern)
+        )
+
     def _files_of(self, path: Path) -> tuple[list[Path], list[Finding]]:
         """What to open for a path: the file, or the files of a folder in order."""
-        if not path.exists():
-            if may_be_hub_id(path):
-                return hub_files(str(path)), []
+        folder, config = divide_name(path)
+        if not folder.exists():
+            if may_be_hub_id(folder):
+                return hub_files(str(folder), config), []
             raise UsageError(f"There is no file or folder {path}.", "Check the path.")
-        if not path.is_dir():
+        if config is not None and not folder.is_dir():
+            raise UsageError(f"There is no file or folder {path}.", "Check the path.")
+        if not folder.is_dir():
             refuse_special(path)
             return [path], []
         splits = self.splits_in(path)
         if splits is None:
-            return self._files_in(path), []
+            return self._files_in(self._config_folder(folder, config)), []
         chosen = splits.chosen(self.part)
         notes = [splits.note(str(path))] if self.part == "train" and splits.has_others else []
         if not chosen[0].is_dir():
@@ -114,3 +162,28 @@ def _nothing_in(folder: Path, endings: Collection[str]) -> Exception:
     expected = f"{', '.join(most)} or {last}"
     message = f"The folder {folder} has no {expected} file, no images and no audio."
     return NO_DATA.error(message, file=str(folder))
+
+
+_ABOUT = re.compile(
+    r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog)\b.*|dataset_infos?\.json",
+    re.I,
+)
+_WEAK = (".json", ".txt")
+"""Endings that settings and notes next to the data also have."""
+
+
+def list_files(
+    folder: Path, endings: Container[str], ending_of: Callable[[Path], str]
+) -> list[Path]:
+    """The files with a known ending, sorted by name.
+
+    `.json`, then `.txt`, then other text files are used only if there are no others.
+    """
+    files = sorted(
+        file
+        for file in folder.iterdir()
+        if file.is_file() and not file.name.startswith(".") and not _ABOUT.fullmatch(file.name)
+    )
+    strong = [f for f in files if ending_of(f) in endings and ending_of(f) not in _WEAK]
+    weak = ([f for f in files if ending_of(f) == ending] for ending in _WEAK)
+    return next(filter(None, (strong, *weak)), [f for f in files if is_text_file(f)])

@@ -26,9 +26,10 @@ def deal_rows(groups: Hashes, num_folds: int, seed: int, classes: Rows | None = 
     fold_of_group = np.zeros(len(sizes), np.int64)
     several = np.flatnonzero(sizes > 1)
     order = several[np.lexsort((random.permutation(len(several)), -sizes[several]))]
-    rows_of = _rows_by_group(group_of, order)
+    by_group, ends = np.argsort(group_of, kind="stable"), np.cumsum(sizes)
     for group in order:
-        own = np.bincount(kinds[rows_of[group]], minlength=counts.shape[1])
+        rows = by_group[ends[group] - sizes[group] : ends[group]]
+        own = np.bincount(kinds[rows], minlength=counts.shape[1])
         after = ((counts + own) * (own > 0)).sum(1) * len(groups) + counts.sum(1)
         fold = int(after.argmin())
         fold_of_group[group] = fold
@@ -40,12 +41,6 @@ def deal_rows(groups: Hashes, num_folds: int, seed: int, classes: Rows | None = 
         folds[rows] = _fill_up(counts[:, kind], counts.sum(1), len(rows))
         counts[:, kind] += np.bincount(folds[rows], minlength=num_folds)
     return folds
-
-
-def _rows_by_group(group_of: Rows, groups: Rows) -> dict[int, Rows]:
-    order = np.argsort(group_of, kind="stable")
-    ends = np.cumsum(np.bincount(group_of))
-    return {int(g): order[(ends[g - 1] if g else 0) : ends[g]] for g in groups}
 
 
 def _fill_up(counts: Rows, totals: Rows, num_rows: int) -> Rows:

@@ -6,6 +6,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from surefit.core.foreign import first_line, library_reads
 from surefit.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -23,7 +24,7 @@ def may_be_hub_id(path: Path) -> bool:
     return bool(_NAME.fullmatch(str(path))) and not has_ending and not is_inside
 
 
-def hub_files(name: str) -> list[Path]:
+def hub_files(name: str, config: str | None = None) -> list[Path]:
     """The Arrow files of the split `train` of a dataset on the hub."""
     if find_spec("datasets") is None:
         raise _missing(
@@ -38,12 +39,11 @@ def hub_files(name: str) -> list[Path]:
     try:
         if not constants.HF_HUB_OFFLINE:  # load_dataset would retry for half a minute
             HfApi().dataset_info(name, timeout=_WAIT_SECONDS)
-        loaded = datasets.load_dataset(name, split="train")
+        loaded = datasets.load_dataset(*filter(None, (name, config)), split="train")
     except RepositoryNotFoundError:
         raise _missing(name, "the hub has no dataset of that name") from None
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise _missing(name, f"the hub did not return the dataset: {reason}") from None
+        raise _missing(name, f"the hub did not return it: {first_line(error)}") from None
     return [Path(file["filename"]) for file in loaded.cache_files]
 
 
@@ -62,13 +62,12 @@ def model_place(name: str) -> str:
     except HfHubHTTPError:
         return name  # the hub answered; loading the model reports its error
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         try:
             return snapshot_download(name, local_files_only=True)
         except Exception:
             raise UsageError(
-                f"There is no local folder {name}, the hub could not be reached ({reason}), and "
-                "no model of that name is in the local download cache.",
+                f"There is no local folder {name}, the hub could not be reached "
+                f"({first_line(error)}), and no model of that name is in the local download cache.",
                 "Check the name or the network, or give a local folder, tiny:ARCH or "
                 "module:function.",
             ) from None
@@ -82,19 +81,14 @@ def weights_place(name: str) -> Path:
     if Path(name).is_dir():
         return Path(name)
     wanted = ["*.safetensors", "*.safetensors.index.json"]
-    try:
+    fix = "Check the network and the access to the model, or give a local folder."
+    with library_reads(f"The weights of {name} could not be downloaded", fix):
         return Path(snapshot_download(name, allow_patterns=wanted))
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-        raise UsageError(
-            f"The weights of {name} could not be downloaded: {reason}.",
-            "Check the network and the access to the model, or give a local folder.",
-        ) from None
 
 
 def _missing(name: str, why: str) -> UsageError:
     return UsageError(
         f"There is no file or folder {name}, and {why}.",
-        "Check the path or the name (owner/name, with a split called train), or the network; "
-        "HF_HUB_OFFLINE=1 uses earlier downloads.",
+        "Check the path or the name (owner/name or owner/name:config, with a split called train), "
+        "or the network; HF_HUB_OFFLINE=1 uses earlier downloads.",
     )

@@ -1,9 +1,15 @@
-"""Rows that are single messages of conversations, as OpenAssistant's flat files have them."""
+"""Columns of dialogues in a form that is not read: single messages, lists as Python prints them.
+
+OpenAssistant's flat files have single messages of conversations as rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import pyarrow.compute as pc
+
+from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.column_values import is_identifier, value_counts, word_set, words_of
 from surefit.data.preference_pairs import ANSWERING
@@ -21,6 +27,28 @@ MESSAGE_ROWS = rule(
     fix="Write one row for each conversation, with its messages as a list in a column 'messages'.",
     accept="Each message is trained on as a row of its own.",
 )
+
+PYTHON_TEXT = rule(
+    "SF167",
+    "error",
+    "dialogue stored as Python text",
+    why=(
+        "The column holds what Python prints for a list of dicts. It is not JSON, so reading it "
+        "would take guessing, and training on it as text would teach Python syntax."
+    ),
+    fix="Store lists, or JSON: row[column] = json.dumps(ast.literal_eval(row[column])).",
+    accept="Prompts and answers are trained on as the text they are. Rows whose messages, history "
+    "or tools cannot be read are dropped.",
+)
+
+_OBJECTS = r"^\s*\[?\s*(\{\s*'|OrderedDict\()"
+_MESSAGES = r"^\s*\[\s*(\{|OrderedDict\(\[\()\s*'(role|from|content|value)'"
+PYTHON_TEXTS = {
+    **dict.fromkeys(("messages", "history", "tools"), _OBJECTS),
+    **dict.fromkeys(("prompt", "answer", "chosen", "rejected"), _MESSAGES),
+}
+"""How Python text begins in a column of a role. An answer may well be code: only a list of messages
+counts there."""
 
 SPEAKERS = word_set("role roles speaker sender participant from")
 """Words in the name of a column that says who wrote a message."""
@@ -53,6 +81,29 @@ def check_message_rows(
         file=table.sources[0].file,
         column=speaker,
     )
+
+
+def check_python_text(table: Table, roles: Mapping[str, str]) -> Iterator[Finding]:
+    """Columns of dialogues of which most texts are lists as Python prints them."""
+    for role, pattern in PYTHON_TEXTS.items():
+        column = roles.get(role, "")
+        if column not in table.columns or not is_text(table.column_type(column)):
+            continue
+        cells = table.arrow[column]
+        begins = pc.match_substring_regex(cells, pattern)
+        filled = int(pc.sum(pc.greater(pc.binary_length(cells), 0)).as_py() or 0)
+        count = int(pc.sum(begins).as_py() or 0)
+        if 2 * count > filled:
+            row = int(pc.index(begins, True).as_py())
+            text = str(cells[row])
+            yield PYTHON_TEXT.finding(
+                f"column {column!r}: {count:,} of {filled:,} texts are lists or objects as Python "
+                f"prints them, not JSON: {text[:57]}{'…' * (len(text) > 57)}",
+                table.where(row),
+                fix=f"{PYTHON_TEXT.fix} If the texts are meant to be as they are: "
+                f"{set_option('accept', [PYTHON_TEXT.code])}.",
+                column=column,
+            )
 
 
 def _names_speakers(table: Table, column: str) -> bool:

@@ -13,23 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.core.files import special_kind
 from surefit.data.cache import fingerprint
 from surefit.data.file_columns import kind_named
 from surefit.data.file_identity import content_hashes
 from surefit.data.file_kinds import ARRAYS, FileKind
-from surefit.data.formats.file_contents import read_contents
+from surefit.data.formats.file_rows import read_contents
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.findings import rule
-from surefit.regular_files import special_kind
-
-NAMED_FILES_READ = rule(
-    "SF196",
-    "info",
-    "files named in a column are read",
-    why="The content of the files is what is learned, not their names.",
-    fix="Nothing to do; leave the column out with ignore if the files are not to be read.",
-)
+from surefit.findings import note, rule
 
 NAMED_FILE_MISSING = rule(
     "SF197",
@@ -81,12 +73,12 @@ def _with_contents(table: Table, column: str, kind: FileKind, reading: Reading) 
     content = _by_row(opened.arrow.column(0), files, paths)
     nouns = f"{kind.noun}s" if len(files) > 1 else kind.noun
     message = f"column {column!r} names {len(files)} {nouns}; they are read in place of the names."
-    note = NAMED_FILES_READ.finding(message, file=table.sources[0].file, column=column)
+    said = note(message, file=table.sources[0].file, column=column)
     return replace(
         table,
         arrow=table.arrow.set_column(table.columns.index(column), column, content),
         key=fingerprint(table.key, column, content_hashes(files)),
-        findings=(*table.findings, note, *opened.findings),
+        findings=(*table.findings, said, *opened.findings),
         contents=(*table.contents, column),
     )
 

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_dialogue, is_object, is_text, is_text_list
 from surefit.data.column_values import word_set, words_of
-from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED
 from surefit.data.table import Table
+from surefit.findings import note
 
 QUESTIONS = ("question", "query", "prompt")
 DIALOGUES = ("conversation", "conversations", "messages", "dialogue", "dialog", "turns")
@@ -166,7 +166,7 @@ def _spread(table: Table, names: tuple[str, ...], made: dict[str, pa.ChunkedArra
     arrow = table.arrow.drop_columns(list(names))
     for at, (new, values) in enumerate(made.items()):
         arrow = arrow.add_column(place + at, new, values)
-    note = NESTED_ROWS_FLATTENED.finding(
+    said = note(
         f"Objects or lists in {', '.join(names)} are read as the columns {', '.join(made)}.",
         file=table.sources[0].file,
         column=names[-1],
@@ -183,4 +183,4 @@ def _spread(table: Table, names: tuple[str, ...], made: dict[str, pa.ChunkedArra
         for source in table.sources
     )
     key = fingerprint(table.key, "spread", *names)
-    return replace(table, arrow=arrow, sources=sources, key=key, findings=(*table.findings, note))
+    return replace(table, arrow=arrow, sources=sources, key=key, findings=(*table.findings, said))

@@ -12,12 +12,13 @@ _CODE = re.compile(r"[+-]?0\d+(\.\d+)?")
 _OTHER_NOTATION = re.compile(
     r"[+\-−]?\s?[$€£¥₹]?\s?\d+([.,'’_\s]\d+)*\s?[%$€£¥₹]?",
 )
-_MISSING_MARKERS = frozenset(
+MISSING_MARKERS = frozenset(
     (
         *("n/a", "na", "nan", "-nan", "null", "none", "nil", "<na>", "#n/a", "#na"),
         *("-", "--", "–", "—", "?", ".", "#value!", "#div/0!", "#ref!"),
     )
 )
+"""What people, spreadsheets, R and pandas write for a missing value, in lower case."""
 
 
 def read_number(text: str) -> float | None:
@@ -41,4 +42,4 @@ def is_almost_number(text: str) -> bool:
     >>> [is_almost_number(text) for text in ("12,5", "1 234", "€5", "15%", "n/a", "12 kg")]
     [True, True, True, True, True, False]
     """
-    return text.casefold() in _MISSING_MARKERS or _OTHER_NOTATION.fullmatch(text) is not None
+    return text.casefold() in MISSING_MARKERS or _OTHER_NOTATION.fullmatch(text) is not None

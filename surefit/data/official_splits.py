@@ -8,18 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from surefit.findings import Finding, rule
-
-OFFICIAL_SPLIT = rule(
-    "SF121",
-    "info",
-    "official splits",
-    why=(
-        "The names mark training, validation and test rows. Only the training part is trained on, "
-        "and the validation part, if there is one, is the validation set."
-    ),
-    fix="Nothing to do. Name the files with --data to train on others.",
-)
+from surefit.findings import Finding, note, rule
 
 NO_TRAINING_PART = rule(
     "SF170",
@@ -101,7 +90,7 @@ class Splits:
         unused = (*self.parts.get("test", ()), *self.other)
         named = [f"{part}: {_listed(self.parts[part])}" for part in self.parts if part != "test"]
         named += [f"not used: {_listed(unused)}"] if unused else []
-        return OFFICIAL_SPLIT.finding(f"{shown} has official splits. {'; '.join(named)}.")
+        return note(f"{shown} has official splits. {'; '.join(named)}.")
 
 
 def _listed(paths: Sequence[Path]) -> str:

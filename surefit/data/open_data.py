@@ -27,7 +27,6 @@ from surefit.data.formats import (
     label_files,
     numpy_files,
     paired_folders,
-    parquet,
     tar_shards,
     text_lines,
     time_series,
@@ -35,24 +34,20 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.array_files import doubtful_shards, open_per_row
 from surefit.data.formats.array_shards import align_shards
-from surefit.data.formats.empty_files import without_empty
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
-from surefit.data.formats.parallel_text import pair_texts
-from surefit.data.formats.text_classes import label_texts
+from surefit.data.formats.several_files import label_texts, pair_texts, without_empty
 from surefit.data.formats.text_decoding import is_text_file
-from surefit.data.formats.text_lines import LINE_LAYOUT_INFERRED
-from surefit.data.formats.text_records import open_records
+from surefit.data.formats.text_lines import open_records
 from surefit.data.locate_data import locate
 from surefit.data.named_files import read_named_files
 from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
-from surefit.data.python.dataframes import dict_splits
-from surefit.data.python.objects import open_object
+from surefit.data.python.objects import dict_splits, open_object
 from surefit.data.table import Source, Table
 from surefit.errors import FindingError, UsageError
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 
 FILE_LEFT_OUT = rule(
     "SF430",
@@ -81,7 +76,7 @@ OPENERS: dict[str, Opener] = {
     idx.ENDING: idx.open_idx,
     ".npy": numpy_files.open_npy,
     ".npz": numpy_files.open_npz,
-    ".parquet": parquet.open_parquet,
+    ".parquet": arrow_files.open_parquet,
     ".arrow": arrow_files.open_arrow,
     ".safetensors": torch_files.open_safetensors,
     ".pt": torch_files.open_pt,
@@ -132,7 +127,8 @@ def _open_paths(
     names = [file.name for file in read] if by_name else []
     content_hashes([str(file) for file in read])  # all of them at once, in parallel
     contents = [_key_of(file) for file in read]
-    key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump())
+    stored = ["as stored"] if numpy_files.is_as_stored() else []
+    key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump(), *stored)
     columns = open_file_rows(files, reading, finder.part != "test")
     columns = columns or _open_as_columns(files) or _open_as_rows(files)
     if columns is not None:
@@ -242,14 +238,10 @@ def opener_of(path: Path) -> Opener:
 
 def _open_other_text(path: Path, reading: Reading) -> Opened:
     opened = OPENERS[".txt"](path, reading)
-    if reading.pattern is not None or any(
-        found.code == LINE_LAYOUT_INFERRED.code for found in opened.findings
-    ):
+    if reading.pattern is not None or any(not found.code for found in opened.findings):
         return opened
-    note = LINE_LAYOUT_INFERRED.finding(
-        f"{path.name} is read as text, one row per line.", file=str(path)
-    )
-    return Opened(opened.arrow, (note, *opened.findings))
+    said = note(f"{path.name} is read as text, one row per line.", file=str(path))
+    return Opened(opened.arrow, (said, *opened.findings))
 
 
 def _endings() -> str:

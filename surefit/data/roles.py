@@ -212,8 +212,8 @@ _TABLE = (
         may_be_missing=True,
         batch_column="attention_mask",
     ),
-    Role("input_ids"),
-    Role("labels"),
+    Role("input_ids", accepts=lambda kind, named: is_list(kind) or is_text(kind)),
+    Role("labels", accepts=lambda kind, named: not is_number(kind) and not is_text(kind)),
 )
 
 ROLES: dict[str, Role] = {role.name: role for role in _TABLE}

@@ -28,7 +28,7 @@ from surefit.data.split import (
     value_bytes,
     without_values,
 )
-from surefit.data.table import Table
+from surefit.data.table import CHUNK_BYTES, Table
 from surefit.forked_map import forked_map, num_children
 
 Hashes = npt.NDArray[np.uint64]
@@ -36,6 +36,8 @@ Divide = Callable[[Mapping[str, Any]], tuple[Any, Any]]
 """A task's function: a row by role to its input and its target."""
 HASHED_ROWS = 2048
 """Rows that a process hashes at a time, where several do."""
+WORK_COPIES = 3
+"""How often a process has the rows that it reads at a time in memory: as Arrow and as values."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class RowParts:
     ) -> tuple[Hashes, Hashes]:
         """The hashes of the given rows of a Table."""
         count = table.num_rows if rows is None else len(rows)
-        children = num_children(count) if self.key is not None and not table.files else 0
+        can_share = self.key is not None and not table.files
+        children = num_children(count, WORK_COPIES * CHUNK_BYTES) if can_share else 0
         if not children:
             return self._hash(table, fold, rows)
         places = (

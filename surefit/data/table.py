@@ -18,14 +18,16 @@ from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
 from surefit.findings import Finding
-from surefit.shown_places import as_shown
+from surefit.printable import redact
 
 if TYPE_CHECKING:
     from surefit.data.python.live_rows import LiveRows
     from surefit.data.python.streams import Stream
 
 CHUNK_ROWS = 1024
-CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 23
+"""The largest number of rows, and of bytes, that are read at a time: each process that reads has
+several copies of them, as Arrow and as Python values."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Table:
     @cached_property
     def place_key(self) -> str:
         """Changes with the content and with the files it is read from, which findings name."""
-        places = [as_shown(os.path.realpath(source.file)) for source in self.sources]
+        places = [redact(os.path.realpath(source.file)) for source in self.sources]
         return fingerprint(self.key, places)
 
     @property
@@ -114,8 +116,7 @@ class Table:
             yield {**row, **{name: _found(row[name], file) for name in self.files}}
 
     def _rows(self, indices: Sequence[int] | None) -> Iterator[dict[str, Any]]:
-        per_row = self.arrow.nbytes // max(1, self.num_rows)
-        size = max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, per_row)))
+        size = num_at_once(self.arrow)
         if indices is None:
             for batch in self.arrow.to_batches(max_chunksize=size):
                 yield from python_rows(batch)
@@ -128,9 +129,10 @@ class Table:
                 yield from python_rows(batch)
 
 
-def is_fractional(table: Table, column: str) -> bool:
-    """Whether a column holds floating-point numbers, one per row."""
-    return bool(pa.types.is_floating(table.column_type(column)))
+def num_at_once(arrow: pa.Table, most: int = CHUNK_ROWS) -> int:
+    """The number of rows to read at a time, at most CHUNK_BYTES of them."""
+    per_row = int(arrow.nbytes) // max(1, int(arrow.num_rows))
+    return max(1, min(most, CHUNK_BYTES // max(1, per_row)))
 
 
 def take_rows(
@@ -145,9 +147,18 @@ def take_rows(
     for number in np.unique(batch_of):
         places.append(np.flatnonzero(batch_of == number))
         first = ends[number] - len(batches[number])
-        parts.append(batches[number].take(pa.array(chosen[places[-1]] - first)))
-    order = np.argsort(np.concatenate(places))
-    return pa.Table.from_batches(parts).combine_chunks().take(pa.array(order))
+        parts.append(_taken(batches[number], chosen[places[-1]] - first))
+    taken, order = pa.Table.from_batches(parts), np.concatenate(places)
+    if (np.diff(order) == 1).all():
+        return taken
+    return taken.combine_chunks().take(pa.array(np.argsort(order)))
+
+
+def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Rows of a batch; neighbouring rows are not copied."""
+    if (np.diff(rows) == 1).all():
+        return batch.slice(int(rows[0]), len(rows))
+    return batch.take(pa.array(rows))
 
 
 def _found(value: Any, data_file: str) -> Any:

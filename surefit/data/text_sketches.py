@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from surefit.data.column_types import is_dialogue, is_text, is_text_list
 from surefit.data.split import Rows, sample_rows
-from surefit.data.table import Table, take_rows
+from surefit.data.table import Table, num_at_once, take_rows
 
 Words = npt.NDArray[np.uint64]
 
@@ -34,7 +34,6 @@ _CHUNK_ROWS = 16_384
 _COUNTERS = 1 << 22
 _MASK = np.uint64(_COUNTERS - 1)
 _CONTENT = ("content", "value", "text")
-_BLANK = pa.scalar(" ", pa.large_string())
 _BASE, _ONE = 0x9E3779B97F4A7C15, 1
 
 
@@ -109,8 +108,9 @@ def _counted_pairs(
     chosen = table.arrow.select(list(columns))
     batches = chosen.to_batches()
     ends = np.cumsum([len(batch) for batch in batches], dtype=np.int64)
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        some = rows[start : start + _CHUNK_ROWS]
+    size = num_at_once(chosen, _CHUNK_ROWS)
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
         texts = _texts(take_rows(batches, ends, some))
         sizes = np.diff(_offsets(texts))
         cuts = np.searchsorted(np.cumsum(sizes), np.arange(0, sizes.sum(), _CHUNK_BYTES)[1:])
@@ -129,7 +129,7 @@ def _texts(table: pa.Table) -> pa.Array:
     parts = [_text_of(table[name].combine_chunks()) for name in table.column_names]
     joined = parts[0]
     if len(parts) > 1:
-        joined = pc.binary_join_element_wise(*parts, _BLANK, null_handling="skip")
+        joined = pc.binary_join_element_wise(*parts, _blank(), null_handling="skip")
     return pc.fill_null(joined, "")
 
 
@@ -138,15 +138,16 @@ def _text_of(column: pa.Array) -> pa.Array:
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if is_text(column.type):
         return column.cast(pa.large_string())
-    values = column.values if not pa.types.is_fixed_size_list(column.type) else column.flatten()
+    offsets = np.asarray(column.offsets).astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     if is_dialogue(column.type):
         fields = [values.field(n) for n in _fields_of(column.type)]
         texts = [field.cast(pa.large_string()) for field in fields if is_text(field.type)]
         values = pc.coalesce(*texts, pa.scalar("", pa.large_string()))
     else:
         values = pc.fill_null(values.cast(pa.large_string()), "")
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(offsets), values), _BLANK)
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets - offsets[0]), values)
+    return pc.binary_join(lists, _blank())
 
 
 def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
@@ -206,3 +207,8 @@ def _word_pairs(texts: pa.Array) -> tuple[Words, Rows]:
 def _mixed(values: Words) -> Words:
     values = (values ^ (values >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.asarray(values ^ (values >> np.uint64(29)))
+
+
+def _blank() -> pa.Scalar:
+    """A space; pyarrow makes no scalar without importing pandas, so not before one is needed."""
+    return pa.scalar(" ", pa.large_string())

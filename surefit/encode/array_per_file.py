@@ -15,14 +15,13 @@ import pyarrow as pa
 
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import CHANNELS, array_rank, is_array, is_number
-from surefit.data.formats.array_files import ONE_ROW_PER_FILE
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
-from surefit.data.row_shapes import row_shape
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Source, Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.images.pixel_format import read_format
-from surefit.findings import Finding
+from surefit.findings import Finding, note
 
 Shape = tuple[int, ...]
 
@@ -50,7 +49,7 @@ def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
         sources=tuple(Source(each.file, row) for row, each in enumerate(table.sources)),
         key=fingerprint(table.key, "one row per file"),
     )
-    return joined, [ONE_ROW_PER_FILE.finding(message, file=table.sources[0].file)]
+    return joined, [note(message, file=table.sources[0].file)]
 
 
 def _are_arrays(table: Table) -> bool:

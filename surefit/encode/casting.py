@@ -32,7 +32,7 @@ def row_length(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
     if lead in RECORDED:
         place = fields[lead].time_axis
         return 1 if place is None else int(columns[lead].shape[place])
-    return len(columns[lead]) if lead is not None else 1
+    return len(columns[lead]) if lead is not None and columns[lead].ndim else 1
 
 
 def second_sequence(fields: Mapping[str, Field]) -> str | None:

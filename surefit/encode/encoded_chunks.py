@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +24,15 @@ if TYPE_CHECKING:
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 CHUNK_ROWS = 256
-CHUNK_CHARACTERS = 4_000_000
+CHUNK_CHARACTERS = 1_000_000
 """The largest number of rows, and of characters, that are tokenized together."""
+CHUNK_BYTES = 4_000_000
+"""The largest size of encoded rows that a process returns together."""
+WORK_BYTES = 80_000_000
+"""What a child needs to encode such a chunk: a tokenizer takes 50 bytes a character, a photograph
+is decoded to 40 MB, and the chunks it has encoded wait to be written."""
+FIRST_ROWS = 4
+"""Rows that are encoded before all others, to know how large encoded rows are."""
 CHUNK_FILES = 16
 """The largest number of rows with images or audio that a process decodes before it returns them."""
 TEXTS_PER_FILE = 50
@@ -49,19 +57,40 @@ def encoded_chunks(
     Texts of many rows, images and audio are encoded by all cores, unless the code is the user's
     own: it may count on being called in one process.
     """
+    first = _encode_chunk(encode, table, copies, rows[:FIRST_ROWS])
+    rest, most = rows[FIRST_ROWS:], num_in_chunk(map(_num_bytes, first))
     decodes = _decodes(encode, table)
-    work = len(rows) * (TEXTS_PER_FILE if decodes else 1)
+    work = len(rest) * (TEXTS_PER_FILE if decodes else 1)
     is_shared = encode.encoder.tokenizer is not None or decodes
-    children = num_children(work) if is_shared and _is_ours(encode, copies) else 0
+    children = num_children(work, WORK_BYTES) if is_shared and _is_ours(encode, copies) else 0
     if not children:
-        yield _by_one_process(encode, table, rows, copies)
+        yield chain([first], _by_one_process(encode, table, rest, copies, most))
         return
     row_bytes = table.arrow.nbytes // max(1, table.num_rows)
-    most = CHUNK_FILES if decodes else CHUNK_ROWS
+    most = min(most, CHUNK_FILES) if decodes else most
     size = max(1, min(most, CHUNK_CHARACTERS // max(1, row_bytes)))
-    parts = (rows[start : start + size] for start in range(0, len(rows), size))
+    parts = (rest[start : start + size] for start in range(0, len(rest), size))
     with forked_map(partial(_encode_chunk, encode, table, copies), parts, children) as chunks:
-        yield chunks
+        yield chain([first], chunks)
+
+
+def num_in_chunk(sizes: Iterable[int]) -> int:
+    """How many rows are encoded together, if encoded rows have these sizes in bytes.
+
+    >>> num_in_chunk([600_000, 0]), num_in_chunk([12_000]), num_in_chunk([])
+    (6, 256, 256)
+    """
+    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(1, *sizes, 1)))
+
+
+def _num_bytes(encoded: tuple[int, Made]) -> int:
+    """The size of an encoded row and its augmented copies; 0 for one that is dropped."""
+    made = encoded[1]
+    if isinstance(made, Exception):
+        return 0
+    copies = [blocks for _, blocks, _ in made[1] if not isinstance(blocks, Exception)]
+    blocks = chain(made[0], *copies)
+    return sum(value.nbytes for block in blocks for value in block.columns.values())
 
 
 def _is_ours(encode: RowEncoder, copies: AugmentedCopies | None) -> bool:
@@ -82,8 +111,10 @@ def _encode_chunk(
     copies: AugmentedCopies | None,
     rows: npt.NDArray[np.int64],
 ) -> Chunk:
-    begun = [encode.begin(raw) for raw in table.rows(rows)]  # type: ignore[arg-type]
-    return _finished(encode, copies, rows.tolist(), begun, encode.tokenize(begun))
+    chunk: Chunk = []
+    for numbers, begun in _begun(encode, table, rows, CHUNK_ROWS):
+        chunk += _finished(encode, copies, numbers, begun, encode.tokenize(begun))
+    return chunk
 
 
 def _by_one_process(
@@ -91,28 +122,30 @@ def _by_one_process(
     table: Table,
     rows: npt.NDArray[np.int64],
     copies: AugmentedCopies | None,
+    most: int,
 ) -> Iterator[Chunk]:
     """While a thread tokenizes a chunk, which releases the GIL, the next one is read."""
 
     def tokenized(chunk: tuple[list[int], list[Begun]]) -> tuple[Any, ...]:
         return (*chunk, encode.tokenize(chunk[1]))
 
-    for chunk in by_thread(_begun(encode, table, rows), tokenized):
+    for chunk in by_thread(_begun(encode, table, rows, most), tokenized):
         yield _finished(encode, copies, *chunk)
 
 
 def _begun(
-    encode: RowEncoder, table: Table, rows: npt.NDArray[np.int64]
+    encode: RowEncoder, table: Table, rows: npt.NDArray[np.int64], most: int
 ) -> Iterator[tuple[list[int], list[Begun]]]:
-    """Numbers and begun rows, a few hundred at a time, or fewer where they are large."""
+    """Numbers and begun rows, at most so many at a time, or fewer where their texts are long."""
     numbers: list[int] = []
     begun: list[Begun] = []
     size = 0
     for number, raw in zip(rows.tolist(), table.rows(rows), strict=True):  # type: ignore[arg-type]
         numbers.append(number)
         begun.append(encode.begin(raw))
-        size += sum(len(value) for value in raw.values() if isinstance(value, str))
-        if len(begun) == CHUNK_ROWS or size > CHUNK_CHARACTERS:
+        texts = begun[-1].encoding.texts if begun[-1].encoding else ()
+        size += sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
+        if len(begun) == most or size > CHUNK_CHARACTERS:
             yield numbers, begun
             numbers, begun, size = [], [], 0
     if begun:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
 from surefit.batches.field import Field
-from surefit.data.further_columns import further_roles
+from surefit.core import files
+from surefit.core.foreign import content_of, read_json
+from surefit.data.extra_columns import extra_roles
+from surefit.data.missing_values import is_missing
 from surefit.data.roles import role_of_batch_column
 from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
-from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from surefit.encode.text.dialogues import DialogueTokenizer
@@ -66,7 +66,7 @@ class Encoder:
             column: replace(
                 self, roles={base: column}, fitted={**self.fitted, **own.get(column, {})}
             )
-            for role, base in further_roles(self.roles).items()
+            for role, base in extra_roles(self.roles).items()
             for column in [self.roles[role]]
         }
 
@@ -105,8 +105,22 @@ class Encoder:
         roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
         return replace(self, roles=roles, settings={**self.settings, "predicting": True})
 
+    @cached_property
+    def _missing(self) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+        """The markers of missing values by column, in lower case; and such texts, as spelled."""
+        kinds = (self.settings.get(kind) or {} for kind in ("missing", "missing_texts"))
+        folded, exact = ({name: frozenset(m) for name, m in by.items()} for by in kinds)
+        return folded, exact
+
+    def _without_missing(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        folded, exact = self._missing
+        blank = [name for name, known in folded.items() if is_missing(row.get(name), known)]
+        blank += [name for name, known in exact.items() if str(row.get(name)).strip() in known]
+        return {**row, **dict.fromkeys(blank)} if blank else row
+
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row by role; other columns only if the model or the task reads them."""
+        row = self._without_missing(row)
         read = {role: row[column] for role, column in self.roles.items() if column in row}
         if MESSAGES in read:
             read[MESSAGES] = as_messages(read[MESSAGES])
@@ -134,11 +148,11 @@ class Encoder:
             from surefit.encode.images.pixel_format import read_format
 
             processor = read_format(self.fitted["pixels"]).processor_config()
-            atomic.write_json(folder / "preprocessor_config.json", processor)
+            files.write_json(folder / "preprocessor_config.json", processor)
         extractor = self.fitted.get("audio", {}).get("extractor")
         if extractor is not None:
-            atomic.write_json(folder / "preprocessor_config.json", extractor)
-        atomic.write_json(folder / FILE, self.state())
+            files.write_json(folder / "preprocessor_config.json", extractor)
+        files.write_json(folder / FILE, self.state())
 
     def _save_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer, with the template that was trained with as its chat template."""
@@ -158,7 +172,7 @@ def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
         from surefit.encode.text.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(folder), trust_remote_code)
-    with reading(folder / FILE):
+    with content_of(folder / FILE):
         extras = {
             name: Field(**{**spec, "axes": tuple(spec["axes"])})
             for name, spec in state.pop("extras").items()
@@ -174,8 +188,8 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
             "Pass the folder of a run, or a model folder that surefit wrote.",
         )
-    with reading(path):
-        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    with content_of(path):
+        state = read_json(path, dict[str, Any])
         version = state.pop("format_version")
     if version != FORMAT_VERSION:
         raise UsageError(

@@ -16,14 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
-from surefit import atomic
 from surefit.batches.field import Field
-from surefit.data.cache import fingerprint
-from surefit.data.cache_entry import writing
-from surefit.data.cache_use import note_damage
-from surefit.digests import hash_file, seal
+from surefit.core import files
+from surefit.data.cache import new_entry
 from surefit.errors import RunFailedError
 
 Array = npt.NDArray[Any]
@@ -37,7 +33,6 @@ _SYSTEM: dict[str, np.dtype[Any]] = {
 _WHOLE = {**_SYSTEM, "offsets": np.dtype(np.int64), "shapes": np.dtype(np.int32)}
 
 
-BOOKMARK = "bookmark.json"
 BUFFER_ROWS, BUFFER_BYTES = 512, 1 << 20
 """The most that a writer buffers before it writes."""
 
@@ -147,11 +142,7 @@ class Store:
 
 
 class StoreWriter:
-    """Appends encoded rows to the files of a new store, or of an unfinished one.
-
-    For the unfinished store of a killed process, `state` is the last value passed to `mark`; what
-    was written after that mark is discarded.
-    """
+    """Appends encoded rows to the files of a new store."""
 
     def __init__(self, folder: Path, fields: Mapping[str, Field], stack: ExitStack) -> None:
         self.fields = dict(fields)
@@ -172,43 +163,12 @@ class StoreWriter:
             for name in fields
         ]
         self._size = 0
-        self._bookmark = folder / BOOKMARK
-        self.state: Any = None
-        begun = _read_bookmark(self._bookmark)
-        self._digests = {name: xxhash.xxh3_128() for name in names}
         self._files: dict[str, IO[bytes]] = {
-            name: stack.enter_context((folder / name).open("r+b" if begun else "wb"))
-            for name in names
+            name: stack.enter_context((folder / name).open("wb")) for name in names
         }
         self._ends = {name: 0 for name, spec in fields.items() if spec.rank}
-        if begun is None:
-            for name in self._ends:
-                self._buffered[f"{name}.offsets"].append(0)
-            return
-        self.num_rows, self._ends, self.state = begun["num_rows"], begun["ends"], begun["state"]
-        for name, file in self._files.items():
-            file.truncate(begun["sizes"][name])
-            file.seek(0)
-            while chunk := file.read(BUFFER_BYTES):
-                self._digests[name].update(chunk)
-
-    def mark(self, state: Any) -> None:
-        """Record on disk what was appended so far, with a `state` of the caller's."""
-        self.flush()
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        sizes = {name: file.tell() for name, file in self._files.items()}
-        made = {name: digest.hexdigest() for name, digest in self._digests.items()}
-        about = {
-            "sizes": sizes,
-            "digests": made,
-            "num_rows": self.num_rows,
-            "ends": self._ends,
-            "state": state,
-        }
-        about = json.loads(json.dumps(about))  # the checksum is that of what will be read
-        atomic.write_json(self._bookmark, {**about, "checksum": _checksum(about)})
+        for name in self._ends:
+            self._buffered[f"{name}.offsets"].append(0)
 
     def append(
         self,
@@ -247,44 +207,20 @@ class StoreWriter:
             else:
                 content = np.array(values, _WHOLE[kind]).tobytes()
             self._files[name].write(content)
-            self._digests[name].update(content)
             values.clear()
         self._size = 0
-
-
-def _read_bookmark(path: Path) -> dict[str, Any] | None:
-    """The last mark of an unfinished store; None if there is none, or its files are damaged."""
-    try:
-        begun: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        sizes, made = begun["sizes"], begun["digests"]
-        wrong = next((n for n in sizes if hash_file(path.parent / n, sizes[n]) != made[n]), None)
-        if wrong is None and begun["checksum"] == _checksum(begun):
-            return begun
-        what = f"{wrong or path.name} is not as it was written"
-    except FileNotFoundError as error:
-        if error.filename == str(path):
-            return None
-        what = f"{error.filename} is missing"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        what = "it is not the mark that was written"
-    note_damage(path, what)
-    return None
-
-
-def _checksum(mark: Mapping[str, Any]) -> str:
-    return fingerprint({name: value for name, value in mark.items() if name != "checksum"})
 
 
 @contextmanager
 def new_store(
     folder: Path, fields: Mapping[str, Field], notes: dict[str, Any], key: str = ""
-) -> Iterator[Any]:
+) -> Iterator[StoreWriter]:
     """Write a store at `folder`; it appears when the block ends without an error.
 
-    The unfinished store of a killed process is resumed from its last mark. `notes` may be filled
-    while the block runs; they are stored with the columns. `key` is the identity of the rows.
+    `notes` may be filled while the block runs; they are stored with the columns. `key` is the
+    identity of the rows.
     """
-    with writing(), atomic.resumable_folder(folder) as temporary:
+    with new_entry(folder) as temporary:
         with ExitStack() as stack:
             writer = StoreWriter(temporary, fields, stack)
             yield writer
@@ -295,9 +231,7 @@ def new_store(
             "fields": {name: asdict(spec) for name, spec in writer.fields.items()},
             "notes": notes,
         }
-        atomic.write_json(temporary / "columns.json", meta)
-        (temporary / BOOKMARK).unlink(missing_ok=True)
-        seal(temporary)
+        files.write_json(temporary / "columns.json", meta)
 
 
 def map_array(path: Path, dtype: np.dtype[Any]) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 from surefit.data.table import Table
 from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.findings import RULES, Finding
+from surefit.findings import NOTE, RULES, Finding
 
 NAMED_ROWS = 3
 """How many rows of a fault are named."""
@@ -48,9 +48,9 @@ class Faults:
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        """Add a saved state: continue from it, or join that of other rows."""
+        """Add the saved state of other rows."""
         for rows, code, message, column, fix, counted, count in state:
-            remark = Remark(RULES[code], message, column, fix, counted)
+            remark = Remark(RULES.get(code, NOTE), message, column, fix, counted)
             own, _ = self.first.setdefault((code, column), ([], remark))
             own[:] = sorted({*own, *rows})[:NAMED_ROWS]
             self.counts[code, column] += count
@@ -131,22 +131,6 @@ class Tally:
             counts["split_blocks"] += sum(copy == 0 for copy, _ in kept)
             counts["dropped_blocks"] += len(every) - len(kept)
         return kept
-
-    def state(self) -> dict[str, Any]:
-        """The counts as JSON values."""
-        return {
-            "remarks": self.remarks.state(),
-            "counts": dict(self.counts),
-            "dropped": self.dropped,
-            "dropped_copies": dict(self.dropped_copies),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.remarks.restore(state["remarks"])
-        self.counts.update(state["counts"])
-        self.dropped.update(state["dropped"])
-        self.dropped_copies.update(state["dropped_copies"])
 
     def notes(self) -> dict[str, Any]:
         """The counts that a Store keeps."""

@@ -10,7 +10,7 @@ from surefit.explainer.cause import Cause, Context, Message, Value
 from surefit.explainer.cause_registry import CAUSES
 from surefit.explainer.explanation import Evidence, Explanation
 from surefit.explainer.log_reading import Log, read_log
-from surefit.explainer.numbers_in_text import read_whole
+from surefit.explainer.message_values import read_whole
 
 MAX_EVIDENCE_CHARS = 400
 MAX_VALUE_CHARS = 200

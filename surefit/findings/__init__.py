@@ -1,6 +1,7 @@
 """Findings, and the rules behind their codes; each rule is declared beside its check."""
 
 from surefit.findings.finding import (
+    NOTE,
     RULES,
     Finding,
     Place,
@@ -10,12 +11,15 @@ from surefit.findings.finding import (
     check_accepted,
     has_errors,
     load_rules,
+    note,
+    part_notes,
     refuse_fixes,
     rule,
     without_covered,
 )
 
 __all__ = [
+    "NOTE",
     "RULES",
     "Finding",
     "Place",
@@ -25,6 +29,8 @@ __all__ = [
     "check_accepted",
     "has_errors",
     "load_rules",
+    "note",
+    "part_notes",
     "refuse_fixes",
     "rule",
     "without_covered",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from surefit.errors import FindingError, UsageError
-from surefit.shown_places import as_shown
+from surefit.printable import redact
 
 Severity = Literal["error", "warning", "fixed", "info"]
 Place = Mapping[str, str | int | None]
@@ -25,6 +25,17 @@ class Finding:
     where: Mapping[str, str | int] = field(default_factory=dict)
     fix: str = ""
     why: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it was found, in brackets; empty where that is not known."""
+        named = ", ".join(f"{key} {value}" for key, value in self.where.items())
+        return f"  [{named}]" if named else ""
+
+    def __str__(self) -> str:
+        """What was found and where, and how to fix it, as the text of an exception has it."""
+        fix = f"\nfix: {self.fix}" if self.fix else ""
+        return f"{self.code}  {self.message}{self.place}{fix}"
 
     def as_dict(self) -> dict[str, Any]:
         """The finding as `check --json` prints it."""
@@ -56,11 +67,11 @@ class Rule:
         """A Finding of this rule; `at` and `more` say where, `fix` replaces the usual one."""
         where = {**(at or {}), **more}
         known = {
-            key: as_shown(value) if isinstance(value, str) else value
+            key: redact(value) if isinstance(value, str) else value
             for key, value in where.items()
             if value is not None
         }
-        message, fix = as_shown(message), as_shown(fix or self.fix)
+        message, fix = redact(message), redact(fix or self.fix)
         return Finding(self.code, self.severity, message, known, fix, self.why)
 
     def error(
@@ -69,6 +80,10 @@ class Rule:
         """An exception that carries one Finding; raise it where planning cannot continue."""
         return FindingError(self.finding(message, at, fix=fix, **more))
 
+
+NOTE = Rule("", "info", "a line of the plan", why="", fix="")
+note = NOTE.finding
+"""Make a line of the plan: a decision in plain words that has no code and asks for nothing."""
 
 RULES: dict[str, Rule] = {}
 """Every rule declared by the modules that are loaded; `load_rules` loads all of them."""
@@ -141,6 +156,18 @@ def accept_findings(findings: Iterable[Finding], codes: Collection[str]) -> tupl
         else found
         for found in findings
     )
+
+
+def part_notes(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """The findings that have a code, and the text of the notes among them.
+
+    >>> part_notes([note("Rows are split by group.", column="user")])
+    ((), ('Rows are split by group.  [column user]',))
+    """
+    findings = tuple(findings)
+    notes = (found for found in findings if not found.code)
+    texts = tuple(f"{' '.join(filter(None, (n.message, n.fix)))}{n.place}" for n in notes)
+    return tuple(found for found in findings if found.code), texts
 
 
 def without_covered(findings: Iterable[Finding]) -> tuple[Finding, ...]:

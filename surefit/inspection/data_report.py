@@ -16,7 +16,7 @@ from surefit.data.formats.array_shards import SHARD_RESHAPED
 from surefit.data.open_data import files_of, open_table, opener_of
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.roles import get_role, resolve_roles
-from surefit.data.row_shapes import row_shape
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
@@ -26,7 +26,7 @@ from surefit.inspection.array_report import ArrayReport, inspect_arrays
 from surefit.inspection.table_report import DataReport, LayoutReport, inspect_table
 from surefit.progress import Progress, silent
 from surefit.tasks.choose_task import choose_task
-from surefit.tasks.column_account import account_columns
+from surefit.tasks.numeric_columns import account_columns
 from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -46,12 +46,14 @@ class AskedReading:
 ANYTHING = AskedReading()
 
 
-def inspect_data(data: Any, source: ModelSource | None = None) -> DataReport:
+def inspect_data(
+    data: Any, source: ModelSource | None = None, progress: Progress = silent
+) -> DataReport:
     """Report on data; with a model, also on what it expects of feature sequences."""
     reading = Reading()
-    with reading_once():
-        arrays = look_at_files(data, reading)
-        return inspect_opened(open_table(data, reading), arrays, source)
+    with reading_once(progress):
+        arrays = look_at_files(data, reading, progress)
+        return inspect_opened(open_table(data, reading), arrays, source, progress=progress)
 
 
 def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> list[ArrayReport]:

@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX
+from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.pipeline.job import Job
-from surefit.pipeline.pipeline import Pipeline
+from surefit.encode.row_encoder import RowEncoder
+from surefit.pipeline.accept import accept
+from surefit.tasks.task_spec import TaskSpec
+
+if TYPE_CHECKING:
+    from surefit.encode.augment.array_augment import ArrayAugment
 
 SHOWN_EPOCHS = 3
 """Epochs that the augmentation of a row is shown in."""
 
 
-def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
+@dataclass(frozen=True)
+class RowReading:
+    """What a row is read with, and where it belongs."""
+
+    task: TaskSpec
+    encoder: Encoder
+    train: Rows
+    validation: Rows
+    augment: ArrayAugment | None = None
+
+    @property
+    def encode(self) -> RowEncoder:
+        """How one row is encoded."""
+        task, encoder = self.task, self.encoder
+        return RowEncoder(task.encode, encoder, task.fields_for(encoder), task.count_targets)
+
+    def place(self, row: int) -> int:
+        """The place of a training row in the Store, which has all that can be encoded."""
+        assert self.augment is not None
+        return int(np.flatnonzero(self.augment.train.source_row == row)[0])
+
+    def side(self, row: int) -> str | None:
+        """The set that a row is in."""
+        if (self.train == row).any():
+            return "training"
+        return "evaluation" if (self.validation == row).any() else None
+
+
+def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
     """The encoded columns of a row of the data, by name; why it is not used if it is dropped."""
-    pipeline = job.pipeline
-    encoder, accepted = pipeline.encoder, pipeline.accept(table).table
-    shown: dict[str, Any] = {"row": row, "side": _side(row, job)}
+    encoder, accepted = reading.encoder, accept(table, reading.task, reading.encoder).table
+    shown: dict[str, Any] = {"row": row, "side": None}
     try:
-        blocks = _encode(accepted, row, pipeline)
+        blocks = _encode(accepted, row, reading)
     except SkipRowError as skip:
         why = skip.remark.message if skip.remark is not None else None
         return {**shown, "dropped": skip.reason, **({"why": why} if why else {})}
+    shown["side"] = reading.side(row)
     columns = _joined(blocks)
     truncated = sum(block.truncated for block in blocks)
     targets = sum(block.num_targets for block in blocks)
@@ -48,24 +81,24 @@ def show_row(table: Table, row: int, job: Job) -> dict[str, Any]:
         labels = columns.get("labels")
         tokens = _tokens(columns["input_ids"], None if apart else labels, encoder)
         if truncated:
-            tokens = _with_truncated(tokens, accepted, row, pipeline)
+            tokens = _with_truncated(tokens, accepted, row, reading)
         shown["text"] = encoder.tokenizer.decode(columns["input_ids"])
         shown["parts"] = list(_parts(tokens, shown.get("blocks", ()), encoder))
         shown["tokens"] = tokens
         if apart and labels is not None:
             shown["target_tokens"] = _tokens(labels, labels, encoder)
-    places = np.flatnonzero(job.train.source_row == row)
-    if job.augment is not None and len(places):
-        drawn = (job.augment.describe(int(places[0]), epoch) for epoch in range(SHOWN_EPOCHS))
+    if reading.augment is not None and shown["side"] == "training":
+        place, describe = reading.place(row), reading.augment.describe
+        drawn = (describe(place, epoch) for epoch in range(SHOWN_EPOCHS))
         shown["augmented"] = {f"epoch {n}": words for n, words in enumerate(drawn, start=1)}
     if "labels" in columns and columns["labels"].ndim == 0 and "classes" in encoder.fitted:
         shown["class"] = encoder.classes[int(columns["labels"])]
     return shown
 
 
-def _encode(table: Table, row: int, pipeline: Pipeline) -> tuple[EncodedRow, ...]:
+def _encode(table: Table, row: int, reading: RowReading) -> tuple[EncodedRow, ...]:
     try:
-        return pipeline.encode_row(table.row(row))
+        return reading.encode(table.row(row))
     except RowFaultError as fault:
         where = table.where(row)
         raise fault.rule.error(f"row {row}: {fault.message}", where, fix=fault.fix) from None
@@ -80,12 +113,6 @@ def _joined(blocks: Sequence[EncodedRow]) -> Mapping[str, Any]:
         name: np.concatenate([block.columns[name] for block in blocks]) if value.ndim else value
         for name, value in first.items()
     }
-
-
-def _side(row: int, job: Job) -> str | None:
-    if (job.train.source_row == row).any():
-        return "training"
-    return "evaluation" if (job.validation.source_row == row).any() else None
 
 
 def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
@@ -126,11 +153,11 @@ def _full_kind(token: Mapping[str, Any]) -> str:
 
 
 def _with_truncated(
-    tokens: list[dict[str, Any]], table: Table, row: int, pipeline: Pipeline
+    tokens: list[dict[str, Any]], table: Table, row: int, reading: RowReading
 ) -> list[dict[str, Any]]:
     """The tokens with those that the limit cut off, where they were."""
-    encoder = pipeline.encoder
-    unlimited = replace(pipeline, encoder=replace(encoder, max_length=None))
+    encoder = reading.encoder
+    unlimited = replace(reading, encoder=replace(encoder, max_length=None))
     try:
         ids = np.asarray(_encode(table, row, unlimited)[0].columns["input_ids"])
     except SkipRowError:

@@ -12,10 +12,9 @@ from surefit.data.column_types import describe_type
 from surefit.data.split import hash_rows
 from surefit.data.table import Table
 from surefit.inspection.array_report import ArrayReport, describe_arrays
-from surefit.printable import one_line
+from surefit.printable import one_line, redact
 from surefit.progress import Progress, silent
-from surefit.shown_places import as_shown
-from surefit.tasks.column_account import describe_unused
+from surefit.tasks.numeric_columns import describe_unused
 
 BAR_WIDTH = 24
 NUM_BARS = 8
@@ -146,7 +145,7 @@ def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
                 counter[key] = counter.get(key, 0) + 1
     progress("reading rows", table.num_rows, table.num_rows)
     return DataReport(
-        [as_shown(source.file) for source in table.sources],
+        [redact(source.file) for source in table.sources],
         table.num_rows,
         table.num_rows - len(np.unique(hashes)),
         [

@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.preserve_state import preserved_state
+from surefit.core.float64 import to_float64
+from surefit.kernels.numerics import preserved_state, relative_difference, tolerance_of
 from surefit.kernels.sparse_head import LogitTransform, SparseHead
-from surefit.kernels.tensor_difference import relative_difference
 from surefit.kernels.tied_embeddings import find_tied
-from surefit.kernels.tolerances import tolerance_of
-from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +170,7 @@ class _FullHead:
 
     def find_transform(self) -> LogitTransform | None:
         """What turns the embedding's output into the logits, if it is a factor or a soft-cap."""
-        raw, logits = as_double(self.raw), as_double(self.logits)
+        raw, logits = to_float64(self.raw), to_float64(self.logits)
         if raw.shape != logits.shape:
             return None
         factor = float((raw * logits).sum() / (raw * raw).sum())

@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.lower_precision import lower_precision
+from surefit.kernels.numerics import lower_precision
 
 if TYPE_CHECKING:
     import torch

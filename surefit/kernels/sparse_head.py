@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.lower_precision import lower_precision
+from surefit.kernels.numerics import lower_precision
 from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
 from surefit.tasks.metrics.token_metrics import LabelledLoss, smoothed_sums
 from surefit.tasks.task_spec import Batch, full_precision

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.lower_precision import lower_precision
+from surefit.kernels.numerics import lower_precision, relative_difference, tolerance_of
 from surefit.kernels.row_lengths import Rows, read_rows
-from surefit.kernels.tensor_difference import relative_difference
-from surefit.kernels.tolerances import tolerance_of
 from surefit.kernels.varlen_kernels import (
     BY_ROW,
     KERNELS,

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
+from surefit.kernels.numerics import relative_difference, tolerance_of
 from surefit.kernels.row_lengths import Rows
-from surefit.kernels.tensor_difference import relative_difference
-from surefit.kernels.tolerances import tolerance_of
 
 if TYPE_CHECKING:
     import torch

@@ -45,7 +45,6 @@ OUT_OF_MEMORY_WORDS = (
 BOUNDED_WORDS = ("could not create a", "can't start new thread")
 """Errors of oneDNN and of threads: they mean lack of memory if the process is bounded."""
 _FIELDS = re.compile(rb"(RssAnon|RssShmem|VmData):\s+(\d+) kB")
-_PRIVATE = re.compile(rb"Private_Dirty:\s+(\d+) kB")
 
 
 def is_out_of_memory(error: BaseException, *, bounded: bool = False) -> bool:
@@ -180,7 +179,7 @@ class MemoryGuard:
         now = time.monotonic()
         if self._workers and now - self._children_read > CHILDREN_SECONDS:
             self._children_read = now
-            self._children_bytes = sum(map(_private_bytes, _children()))
+            self._children_bytes = _children_bytes()
         return self._children_bytes
 
 
@@ -191,17 +190,11 @@ def _read_status(file: int) -> tuple[int, int, int]:
     return found.get(b"RssAnon", 0), found.get(b"RssShmem", 0), found.get(b"VmData", 0)
 
 
-def _children() -> list[int]:
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError, ValueError):
-            found += map(int, (task / "children").read_text().split())
-    return [pid for pid in found if pid != os.getpid()]
+def _children_bytes() -> int:
+    import psutil
 
-
-def _private_bytes(pid: int) -> int:
-    try:
-        found = _PRIVATE.search(Path(f"/proc/{pid}/smaps_rollup").read_bytes())
-    except OSError:  # it has just ended
-        return 0
-    return int(found[1]) * 1024 if found else 0
+    total = 0
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            total += int(child.memory_full_info().uss)
+    return total

@@ -1,30 +1,27 @@
-"""What a process holds in a traced step besides activations, by how processes share the model.
+"""What a process holds of a model in a training step, besides the activations, and what it sends.
 
-Each class counts weights, gradients and optimizer state where the real run allocates and frees
-them. `sharded_memory.py` has the third one, of models that are divided over processes.
+How much depends on how processes share the model: one process alone, data parallel (DDP), or
+divided over the processes (FSDP).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from surefit.kernels.varlen_attention import find_pretrained
 from surefit.models.quantize import quantization_tensors
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from surefit.memory.storage_counter import LiveBytes
-
 ADAM_STATES = 2
-"""Optimizer state of AdamW per trained weight: the first and the second moment."""
-GRADIENTS, GATHERS, OPTIMIZER = "gradients", "gathers", "optimizer"
-"""Labels of the counted bytes."""
-BUCKET_BYTES = 25 * 1024 * 1024
-"""DDP reduces gradients in buckets of this size."""
+"""Optimizer state of AdamW per trained weight: the first and the second moment. It is assumed of an
+optimizer passed in, too."""
+SAVED_COPIES = 2
+"""Copies of a whole tensor while it is gathered: the one received, and the one made of it."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +30,6 @@ class Sharing:
 
     num_processes: int = 1
     parallel: str = "ddp"
-    on_device: bool = False
-    """Whether collectives run on an accelerator; gloo, on the host, copies what it sends."""
     gathers_whole: bool = False
     """Whether a divided model is one unit, not one per block."""
 
@@ -47,95 +42,142 @@ class Sharing:
 ALONE = Sharing()
 
 
-class WholeModel:
-    """One process alone: the whole weights, gradients and optimizer state."""
+@dataclass(frozen=True)
+class Held:
+    """Bytes that a process holds throughout a step."""
 
-    def __init__(self, count: LiveBytes, module: nn.Module, sharing: Sharing = ALONE) -> None:
-        self.count, self.module, self.sharing = count, module, sharing
-        self.trained = [weight for weight in module.parameters() if weight.requires_grad]
-        self.all_gather_bytes = self.reduce_scatter_bytes = 0
+    weights: int
+    optimizer: int
+    gradients: int = 0
+    gathers: int = 0
+    """Gathered weights and buffers of gradients, of a model divided over processes."""
 
-    def hold_weights(self) -> int:
-        """Count weights and buffers, which stay; returns their bytes."""
-        scales = quantization_tensors(self.module)
-        tensors = (*self.module.parameters(), *self.module.buffers(), *scales)
-        return sum(self.count.add(tensor) for tensor in tensors)
-
-    def hold_gradients(self, accumulates: bool) -> None:
-        """Count the gradients that exist when a micro-batch begins."""
-        import torch
-
-        self.accumulates = accumulates
-        for weight in self.trained:
-            weight.grad = torch.empty_like(weight) if accumulates else None
-        grads = [weight.grad for weight in self.trained if weight.grad is not None]
-        self._label(GRADIENTS, sum(self.count.add(grad) for grad in grads))
-
-    def hold_optimizer(self) -> tuple[int, ...]:
-        """Count the optimizer state, which stays; returns the bytes of its tensors."""
-        sizes = tuple(size for size in self.state_sizes() for _ in range(ADAM_STATES))
-        for size in sizes:
-            self.count.take(size, OPTIMIZER)
-        return sizes
-
-    def state_sizes(self) -> Iterator[int]:
-        """Bytes of one moment of each trained weight."""
-        return (weight.nbytes for weight in self.trained)
-
-    @contextmanager
-    def stepping(self) -> Iterator[None]:
-        """While the block runs a micro-batch, count gradients as the backward pass makes them."""
-        hooks = [] if self.accumulates else [self._on_gradient(weight) for weight in self.trained]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-            for weight in self.trained:
-                weight.grad = None
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """While the block runs without gradients."""
-        yield
-
-    def _on_gradient(self, weight: torch.Tensor) -> Any:
-        return weight.register_post_accumulate_grad_hook(self._made)  # type: ignore[no-untyped-call]
-
-    def _made(self, weight: torch.Tensor) -> None:
-        assert weight.grad is not None
-        self._label(GRADIENTS, weight.grad.untyped_storage().nbytes())
-
-    def _label(self, name: str, size: int) -> None:
-        self.count.labelled[name] = self.count.labelled.get(name, 0) + size
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.optimizer + self.gradients + self.gathers
 
 
-class ReplicatedModel(WholeModel):
-    """Data parallel (DDP): the whole model, and buckets of gradients that stay between steps.
+@dataclass(frozen=True)
+class Exchange:
+    """Bytes that a process sends in an optimizer step, by collective."""
 
-    A gradient is copied into its bucket as soon as it is made, and freed. The inner micro-batches
-    of a step are not reduced: their gradients are held apart from the buckets until the last one.
+    by: Mapping[str, int]
+    save_gather_bytes: int = 0
+    """Memory in which a divided model is gathered to be saved, one tensor at a time."""
+
+    @property
+    def step_bytes(self) -> int:
+        """All that a process sends in a step."""
+        return sum(self.by.values())
+
+
+def held_bytes(
+    module: nn.Module,
+    sharing: Sharing = ALONE,
+    dtype: torch.dtype | None = None,
+    accumulates: bool = False,
+) -> Held:
+    """Account for weights, gradients and optimizer state by how processes share the model.
+
+    Gradients that the backward pass makes while activations are freed are traced; here are those
+    that are there before it: of earlier micro-batches, and DDP's buckets, which it holds between
+    steps. `dtype` is the lower precision of mixed precision.
     """
+    if sharing.shards:
+        return _sharded(module, sharing, gathered_dtype(module, dtype), accumulates)
+    trained = sum(trained_sizes(module))
+    tensors = (*module.parameters(), *module.buffers(), *quantization_tensors(module))
+    copies = accumulates + (sharing.num_processes > 1)
+    return Held(unique_bytes(tensors), ADAM_STATES * trained, copies * trained)
 
-    def hold_gradients(self, accumulates: bool) -> None:
-        """Count the buckets, and the gradients of earlier micro-batches beside them."""
-        super().hold_gradients(accumulates)
-        total = sum(weight.nbytes for weight in self.trained)
-        for start in range(0, total, BUCKET_BYTES):
-            self.count.take(min(BUCKET_BYTES, total - start), GRADIENTS)
 
-    @contextmanager
-    def stepping(self) -> Iterator[None]:
-        """While the block runs the last micro-batch of a step."""
-        hooks = [self._on_gradient(weight) for weight in self.trained]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+def trained_sizes(module: nn.Module) -> list[int]:
+    """Bytes of each weight that is trained."""
+    return [weight.nbytes for weight in module.parameters() if weight.requires_grad]
 
-    def _made(self, weight: torch.Tensor) -> None:
-        assert weight.grad is not None
-        if self.accumulates:
-            self._label(GRADIENTS, -weight.grad.untyped_storage().nbytes())
-        weight.grad = None
+
+def gathered_dtype(module: nn.Module, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The precision that weights are gathered in, if not their own.
+
+    As the engine does it: layers of other modules may meet inputs in full precision.
+    """
+    return dtype if find_pretrained(module) is not None else None
+
+
+def _sharded(
+    module: nn.Module, sharing: Sharing, dtype: torch.dtype | None, accumulates: bool
+) -> Held:
+    """A model divided by FSDP: shards, and the units that are gathered for their computation.
+
+    The root unit (embeddings and head) stays gathered from its forward to its backward pass, beside
+    the buffer it was gathered in, and then beside its gradients. Of the blocks, one is computed
+    while the next is gathered.
+    """
+    count, weights = sharing.num_processes, [*module.parameters()]
+    root, blocks = _units(module, sharing, dtype)
+    trained = sum(padded_shard(weight, count) for weight in weights if weight.requires_grad)
+    shards = sum(padded_shard(weight, count) for weight in weights)
+    return Held(
+        weights=shards + unique_bytes(module.buffers()),
+        optimizer=ADAM_STATES * trained,
+        gradients=trained if accumulates else 0,
+        gathers=2 * (root + max(blocks, default=0)),
+    )
+
+
+def exchanged_bytes(
+    module: nn.Module, sharing: Sharing, dtype: torch.dtype | None, grad_accum: int
+) -> Exchange | None:
+    """Account for what a process sends in a step; None for one process.
+
+    Whole models sum gradients in the last micro-batch; a ring sends them twice, but for the share
+    that stays. Divided models gather weights and sum gradients in each micro-batch: each unit for
+    the forward pass, and each block again for the backward pass.
+    """
+    count, trained = sharing.num_processes, sum(trained_sizes(module))
+    if count == 1:
+        return None
+    if not sharing.shards:
+        return Exchange({"all_reduce": round(2 * (count - 1) / count * trained)})
+    root, blocks = _units(module, sharing, gathered_dtype(module, dtype))
+    sent = {"all_gather": root + 2 * sum(blocks), "reduce_scatter": trained}
+    largest = max((weight.nbytes for weight in module.parameters()), default=0)
+    return Exchange(
+        {name: size * (count - 1) // count * grad_accum for name, size in sent.items()},
+        save_gather_bytes=SAVED_COPIES * largest,
+    )
+
+
+def _units(module: nn.Module, sharing: Sharing, dtype: torch.dtype | None) -> tuple[int, list[int]]:
+    """Bytes of the root unit, and of each block, in the precision that they are gathered in."""
+    from surefit.models.sharding import find_units
+
+    blocks = [] if sharing.gathers_whole else find_units(module)
+    sizes = [gathered_bytes(block, dtype) for block in blocks]
+    return gathered_bytes(module, dtype) - sum(sizes), sizes
+
+
+def gathered_bytes(part: nn.Module, dtype: torch.dtype | None) -> int:
+    """Bytes of the weights of a unit in the precision that they are gathered in."""
+    return sum(
+        weight.nbytes if dtype is None else weight.numel() * dtype.itemsize
+        for weight in part.parameters()
+    )
+
+
+def padded_shard(weight: torch.Tensor, num_processes: int) -> int:
+    """Bytes of one process's shard: the first axis is divided, and padded.
+
+    >>> import torch
+    >>> padded_shard(torch.empty(10, 3), 4)
+    36
+    """
+    rows = weight.shape[0] if weight.ndim else 1
+    return -(-rows // num_processes) * (weight.nbytes // max(rows, 1))
+
+
+def unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of tensors; those that share their memory are counted once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

@@ -1,20 +1,24 @@
-"""The memory limit of a run: one function that planning, loaders and messages ask."""
+"""The memory limit of a run: one function that planning, loaders and messages ask.
+
+Containers (Docker, Kubernetes), batch systems (Slurm) and systemd limit memory by Linux control
+groups (cgroups), version 1 and 2. A group is bound by its own limit and by those of all groups
+around it, so every ancestor is read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from surefit.gigabytes import show_gb, to_bytes
-from surefit.memory.cgroups import CgroupTree
-from surefit.memory.process_memory import anonymous_bytes
+from surefit.memory.process_memory import anonymous_bytes, trim_heap
 from surefit.processes import num_on_host
 
 DEVICE_CONTEXT_BYTES = 500_000_000
 """Device memory that a CUDA process uses before its first tensor: the context and kernels."""
 PLANNED_DEVICE = "device_memory_gb"
 """The source of the limit of a device that is not here."""
-
-_THIS_SYSTEM = CgroupTree()
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,97 @@ class Limit:
         return f"{show_gb(self.bytes)} ({self.source})"
 
 
+@dataclass(frozen=True)
+class CgroupMemory:
+    """The memory limit of one control group, and the memory that its processes use."""
+
+    limit_bytes: int
+    used_bytes: int | None
+    """Anonymous and shared memory; None if it cannot be read. The page cache is not counted: the
+    kernel reclaims it when the group reaches its limit."""
+
+
+@dataclass(frozen=True)
+class CgroupTree:
+    """Where the kernel shows the control groups, and which of them this process belongs to."""
+
+    root: Path = Path("/sys/fs/cgroup")
+    membership: Path = Path("/proc/self/cgroup")
+
+    def limits(self) -> list[CgroupMemory]:
+        """Every memory limit that binds this process; empty outside Linux and without limits."""
+        memberships = self._memberships()
+        return [
+            limit
+            for version in _VERSIONS
+            for group in _with_ancestors(memberships.get(version.controller, ""))
+            if (limit := version.read(self.root / version.folder / group)) is not None
+        ]
+
+    def _memberships(self) -> dict[str, str]:
+        """The path of the group of this process, by controller; version 2 has the name ''."""
+        try:
+            lines = self.membership.read_text().splitlines()
+        except OSError:
+            return {}
+        parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+        return {name: path for _, names, path in parts for name in names.split(",")}
+
+
+@dataclass(frozen=True)
+class _Version:
+    """File names of the memory controller in one version of cgroups."""
+
+    controller: str
+    folder: str
+    limit_file: str
+    used_keys: tuple[str, ...]
+    """Keys of `memory.stat` for memory that cannot be reclaimed, child groups included."""
+
+    def read(self, group: Path) -> CgroupMemory | None:
+        """The limit of a group; None if it has none (`max`) or does not exist here."""
+        try:
+            limit = (group / self.limit_file).read_text().strip()
+        except OSError:
+            return None
+        return CgroupMemory(int(limit), self._used(group)) if limit.isdigit() else None
+
+    def _used(self, group: Path) -> int | None:
+        try:
+            lines = (group / "memory.stat").read_text().splitlines()
+            stat = {key: int(value) for key, value in map(str.split, lines)}
+        except (OSError, ValueError):
+            return None
+        return sum(stat.get(key, 0) for key in self.used_keys)
+
+
+_VERSIONS = (
+    _Version("", "", "memory.max", ("anon", "shmem")),
+    _Version("memory", "memory", "memory.limit_in_bytes", ("total_rss", "total_shmem")),
+)
+
+
+def _with_ancestors(path: str) -> Iterator[str]:
+    """A group and the groups around it, the root last.
+
+    In a container the path is often that of the host. Its folders do not exist inside, but the
+    root does: it is the container's own group.
+
+    >>> list(_with_ancestors("/job/step"))
+    ['job/step', 'job', '']
+    """
+    group = PurePosixPath(path.lstrip("/"))
+    if ".." in group.parts:  # outside the cgroup namespace, where nothing can be read
+        group = PurePosixPath()
+    for each in (group, *group.parents):
+        if each.parts:
+            yield str(each)
+    yield ""
+
+
+_THIS_SYSTEM = CgroupTree()
+
+
 def find_limit(
     max_memory_gb: float | None = None,
     device_memory_gb: float | None = None,
@@ -90,6 +185,15 @@ def find_limit(
     return found
 
 
+def free_for_children(max_memory_gb: float | None) -> int:
+    """Return what is free within the limit, once freed heap memory is back with the system.
+
+    A child that allocates would copy the free pages of its parent.
+    """
+    trim_heap()
+    return find_limit(max_memory_gb, host=True).free_bytes
+
+
 def _cuda_limit() -> Limit | None:
     import torch
 
@@ -97,13 +201,6 @@ def _cuda_limit() -> Limit | None:
         return None
     free, _ = torch.cuda.mem_get_info()
     return Limit(free + torch.cuda.memory_reserved(), "free on the CUDA device", on_device=True)
-
-
-def free_on_cuda(index: int) -> int:
-    """Free memory of one of the CUDA devices."""
-    import torch
-
-    return int(torch.cuda.mem_get_info(index)[0])
 
 
 def _host_limit(cgroups: CgroupTree) -> Limit:

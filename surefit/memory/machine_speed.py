@@ -1,13 +1,16 @@
-"""Compute and memory throughput of this machine, and the time of a traced step on it."""
+"""Compute and memory throughput of this machine, and the time of a traced step on it.
+
+A device goes on working after the call that started it has returned, so its clock waits for it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from surefit.memory.device_clock import device_seconds
 from surefit.memory.trace_step import Traced
 
 if TYPE_CHECKING:
@@ -34,6 +37,15 @@ class Machine:
         moved = traced.moved_bytes * (1 + READS_PER_WRITE)
         work = traced.flops / self.flops_per_second + moved / self.bytes_per_second
         return work, traced.num_ops * OP_SECONDS
+
+
+def device_seconds() -> float:
+    """Seconds on a clock, read once the device has finished all it was asked to do."""
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 @lru_cache

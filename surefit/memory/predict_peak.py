@@ -12,15 +12,14 @@ import numpy as np
 
 from surefit.errors import message_of
 from surefit.memory.enforce_limit import is_out_of_memory
-from surefit.memory.held_memory import ALONE, Sharing
+from surefit.memory.held_memory import ALONE, Exchange, Sharing, exchanged_bytes
 from surefit.memory.limit import Limit
 from surefit.memory.machine_speed import measure_machine
 from surefit.memory.process_memory import counted_bytes, free_memory, mapped_file_bytes
-from surefit.memory.trace_cache import cached_trace, trace_key
 from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
-from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Job
 from surefit.pipeline.row_groups import row_chunks
 from surefit.tasks.task_spec import Batch
 
@@ -32,39 +31,15 @@ PROCESS_BYTES = 330_000_000
 """Memory of a process after the imports and one step of a tiny model, measured."""
 NEGLIGIBLE_SHARE = 0.01
 """A pass whose activations take a smaller share of the limit than this is not traced."""
-LIVE_MARGIN_SHARE, HOLES_MARGIN_SHARE, NUM_LARGEST_MARGIN = 0.025, 0.24, 2.9
-"""Memory beyond the replayed heap: a share of the live tensors, a share of the holes, whose number
-is partly chance, and so many times the largest tensor on the heap, for one hole more or less.
-Fitted to the first grid of bench/fit_grid.py, so that no case of it needs more than predicted."""
-UNREPLAYED_SHARE = 0.5
-"""Holes in the heap as a share of the activations, where allocations cannot be replayed."""
+HEAP_BYTES, HEAP_SHARE = 20_000_000, 0.162
+"""Holes that remain in malloc's heap, where freed blocks do not fit the next tensor: a constant,
+and a share of all bytes that a step allocates. Fitted to the first grid of bench/fit_grid.py."""
+GLOO_COPIES = 2
+"""Copies of gathered weights that gloo makes on the host, to send and to receive them."""
 MEASURED_ROWS = 16
 """Rows that are augmented to measure the time it takes."""
-SAVED_COPIES = 2
-"""Copies of a whole tensor while it is gathered: the one received, and the one made of it."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """Bytes that a process sends in an optimizer step, by collective."""
-
-    all_gather: int = 0
-    reduce_scatter: int = 0
-    all_reduce: int = 0
-    save_gather_bytes: int = 0
-    """Memory in which a divided model is gathered to be saved, one tensor at a time."""
-
-    @property
-    def step_bytes(self) -> int:
-        """All that a process sends in a step."""
-        return self.all_gather + self.reduce_scatter + self.all_reduce
-
-    def as_dict(self) -> dict[str, int]:
-        """The collectives that are used, as the plan shows them."""
-        named = ("all_gather", "reduce_scatter", "all_reduce")
-        return {name: size for name in named if (size := getattr(self, name))}
 
 
 @dataclass(frozen=True)
@@ -115,19 +90,20 @@ def predict(job: Job, limit: Limit) -> Fit:
 
     The result is unknown if the model's code cannot run on the meta device.
     """
-    sharing = sharing_of(job, limit)
+    sharing = sharing_of(job)
+    module, dtype = job.pipeline.module, job.autocast_dtype
+    exchange = exchanged_bytes(module, sharing, dtype, job.batches.grad_accum)
     try:
         training = trace_batch(job, *job.on_meta, worst_batch(job), sharing)
-        exchange = _exchange(job, sharing, training)
         passes = (
             training,
             *_without_gradients(job, training, limit),
-            *([_saving(training, exchange)] if exchange is not None else []),
+            *([_saving(training, exchange)] if exchange is not None and sharing.shards else []),
         )
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (message_of(error).strip().splitlines() or [""])[0]
         unknown = f"{type(error).__name__}: {first}"[:200]
-        return Fit(limit, unknown=unknown, exchange=_exchange(job, sharing))
+        return Fit(limit, unknown=unknown, exchange=exchange)
     worst = max(passes, key=lambda traced: traced.peak)
     parts = _breakdown(worst, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
@@ -138,35 +114,16 @@ def predict(job: Job, limit: Limit) -> Fit:
     return fit if limit.is_planned_device else _with_time(fit, job, training)
 
 
-def sharing_of(job: Job, limit: Limit) -> Sharing:
+def sharing_of(job: Job) -> Sharing:
     """How the processes of a job share its model."""
     count = job.batches.num_processes
-    return Sharing(count, job.parallel, limit.on_device, job.gathers_whole)
+    return Sharing(count, job.parallel, job.gathers_whole)
 
 
 def _saving(training: Traced, exchange: Exchange) -> Traced:
     """What is held while a divided model is gathered to be saved; no gradient exists then."""
-    held, gathers = training.weights + training.optimizer, exchange.save_gather_bytes
-    peak = held + gathers
-    return replace(training, peak=peak, gradients=0, gathers=gathers, heap_peak=peak)
-
-
-def _exchange(job: Job, sharing: Sharing, training: Traced | None = None) -> Exchange | None:
-    """What a process sends in a step; None for one process, and for a divided model not traced.
-
-    Those of a divided model gather weights and sum gradients in each micro-batch. Whole models sum
-    gradients in the last one; a ring sends them twice, but for the share that stays.
-    """
-    weights, count = [*job.pipeline.module.parameters()], sharing.num_processes
-    if count == 1 or (sharing.shards and training is None):
-        return None
-    if training is None or not sharing.shards:
-        gradients = sum(weight.nbytes for weight in weights if weight.requires_grad)
-        return Exchange(all_reduce=round(2 * (count - 1) / count * gradients))
-    return Exchange(
-        training.all_gather_bytes * job.batches.grad_accum,
-        training.reduce_scatter_bytes * job.batches.grad_accum,
-        save_gather_bytes=SAVED_COPIES * max((weight.nbytes for weight in weights), default=0),
+    return replace(
+        training, gradients=0, activations=0, gathers=exchange.save_gather_bytes, heap_bytes=0
     )
 
 
@@ -223,19 +180,14 @@ def trace_batch(
     job: Job, module: nn.Module, call: Call, batch: Batch, sharing: Sharing = ALONE
 ) -> Traced:
     """Trace a training step of a model on the meta device."""
-    accumulates, dtype = job.batches.grad_accum > 1, job.autocast_dtype
-    key = trace_key(module, call, job.pipeline.loss, batch, accumulates, dtype, sharing)
-    return cached_trace(
-        key,
-        lambda: trace_training(
-            module,
-            call,
-            job.pipeline.loss,
-            batch,
-            accumulates=accumulates,
-            dtype=dtype,
-            sharing=sharing,
-        ),
+    return trace_training(
+        module,
+        call,
+        job.pipeline.loss,
+        batch,
+        accumulates=job.batches.grad_accum > 1,
+        dtype=job.autocast_dtype,
+        sharing=sharing,
     )
 
 
@@ -273,12 +225,8 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
     """Memory of the allocator beyond live tensors: its cache, or the holes in malloc's heap."""
     if limit.on_device:
         return round(traced.peak * DEVICE_CACHE_SHARE)
-    if traced.heap_peak is None:
-        return round(traced.activations * UNREPLAYED_SHARE)
-    holes = max(traced.heap_peak - traced.peak, 0)
-    margin = traced.peak * LIVE_MARGIN_SHARE + holes * HOLES_MARGIN_SHARE
-    margin += traced.largest_on_heap * NUM_LARGEST_MARGIN
-    return holes + round(margin)
+    copied = GLOO_COPIES * traced.gathers
+    return HEAP_BYTES + round(traced.heap_bytes * HEAP_SHARE) + copied
 
 
 def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Traced]:
@@ -312,7 +260,7 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
         outputs = call(module, batch)
         job.pipeline.loss(outputs, batch)
 
-    dtype, sharing = job.autocast_dtype, sharing_of(job, limit)
+    dtype, sharing = job.autocast_dtype, sharing_of(job)
     if trace_scoring:
         yield trace_evaluation(module, score, batch, dtype, sharing)
     if trace_generation:
@@ -369,7 +317,7 @@ def total_seconds(
     """Time of all steps and evaluations, from seconds per position and per micro-batch."""
     batches = job.batches
     per_epoch = slope * batches.total_positions() + fixed * batches.num_micro_batches()
-    steps = max(job.batches.num_steps(0), 1)
+    steps = max(job.batches.steps_per_epoch, 1)
     processes = job.batches.num_processes
     per_epoch += augment_seconds(job) * len(job.train)
     training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Iterable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 _SHARED = ("/dev/shm/", "/memfd:", "/SYSV")
 """Where shared memory is mapped from, which is counted."""
+SAMPLE_SECONDS = 1.0
+"""How often `watch_peak` reads the memory: the kernel walks all pages of the process for it."""
 
 
 def anonymous_bytes() -> int:
@@ -80,6 +83,31 @@ def tree_bytes(pid: int | None = None) -> int:
     return sum(_proportional_bytes(each) for each in (process, *process.children(recursive=True)))
 
 
+@contextmanager
+def watch_peak() -> Iterator[Callable[[], int]]:
+    """While the block runs, read `tree_bytes` now and then; the function returns the largest.
+
+    The kernel has a peak of its own, but counts mapped files in it.
+    """
+    ends, seen = threading.Event(), [tree_bytes()]
+
+    def peak() -> int:
+        seen[0] = max(seen[0], tree_bytes())
+        return seen[0]
+
+    def watch() -> None:
+        while not ends.wait(SAMPLE_SECONDS):
+            peak()
+
+    thread = threading.Thread(target=watch, name="surefit-peak", daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ends.set()
+        thread.join()
+
+
 def trim_heap() -> None:
     """Return freed heap memory to the system (glibc's `malloc_trim`); elsewhere do nothing."""
     with suppress(OSError, AttributeError):
@@ -101,7 +129,9 @@ def _proportional_bytes(process: object) -> int:
     except (PermissionError, ProcessLookupError):  # not ours, or it has just ended
         return 0
     except FileNotFoundError:  # ended, or a system without /proc
-        return int(process.memory_full_info().uss) if process.is_running() else 0
+        with suppress(psutil.Error):
+            return int(process.memory_full_info().uss)
+        return 0
     counted = [line.split() for line in rollup.splitlines() if line.startswith(_COUNTED)]
     return sum(int(words[1]) * 1024 for words in counted)
 

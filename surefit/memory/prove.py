@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.kernels.compiling import not_compiled
-from surefit.memory.device_clock import device_seconds
 from surefit.memory.enforce_limit import is_out_of_memory
+from surefit.memory.machine_speed import device_seconds
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.call import compute_losses
-from surefit.models.shard_module import is_sharded, reshard
-from surefit.pipeline.job import Job
+from surefit.models.sharding import is_sharded, reshard
+from surefit.pipeline.pipeline import Job
 
 if TYPE_CHECKING:
     from torch import nn

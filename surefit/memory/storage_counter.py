@@ -8,14 +8,13 @@ Integers (token ids, masks, positions) keep their values: they are small, and mo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-
-from surefit.memory.replay_heap import NODE_FREED, NODE_MADE
+from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -26,6 +25,10 @@ _INDEXING = (
     aten._index_put_impl_.default,
 )
 FOUR_BIT_PRODUCT = "bitsandbytes::gemm_4bit"
+LARGEST_ON_HEAP = 32 * 1024 * 1024
+"""glibc maps larger blocks one by one, and returns them to the system when they are freed."""
+MOST_REPEATS = 20
+"""A loop over time steps allocates the same few blocks again and again, which leaves no holes."""
 _INTEGER_FACTORIES = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 
 
@@ -34,27 +37,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = 0
-        self.peak = 0
-        self.at_peak: dict[str, int] = {}
-        """`labelled` as it was at the peak."""
-        self.labelled: dict[str, int] = {}
-        """Live bytes by name, maintained by the caller for what it wants to distinguish."""
-        self.flops = 0
-        self.moved_bytes = 0
-        self.num_ops = 0
-        self.events: list[int] = []
-        """Allocations since `begin_step`: a size in bytes, or −n where the n-th one is freed; and
-        where a node of the graph is made or freed."""
-        self._node: Any = None
-        self._num_allocated = 0
-        self._num_before = 0
+        self.live = self.peak = 0
+        self.gradients = self.gradients_at_peak = 0
+        """Live bytes of gradients, maintained by the caller, and what they were at the peak."""
+        self.flops = self.moved_bytes = self.num_ops = 0
         self._storages: dict[int, weakref.ref[Any]] = {}
-        self._cached = ShapeCache()
+        self._blocks: dict[int, _Blocks] = {}
 
-    def begin_step(self) -> None:
-        """Record events from here; what was allocated before stays."""
-        self.events, self._num_before = [], self._num_allocated
+    @property
+    def heap_bytes(self) -> int:
+        """Bytes allocated on malloc's heap in all, up to MOST_REPEATS times the live ones."""
+        return sum(
+            size * min(blocks.allocated, MOST_REPEATS * blocks.most)
+            for size, blocks in self._blocks.items()
+            if size < LARGEST_ON_HEAP
+        )
 
     def add(self, tensor: torch.Tensor) -> int:
         """Count the storage of a tensor until it is freed; returns its bytes, 0 if it is known."""
@@ -62,68 +59,35 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key, size = storage._cdata, storage.nbytes()
         if key in self._storages:
             return 0
-        self._num_allocated += size > 0
-        number = self._num_allocated
+        blocks = self._blocks.setdefault(size, _Blocks())
 
         def freed(_: Any) -> None:
             del self._storages[key]
-            self._shrink(size, number)
+            self.live -= size
+            blocks.live -= 1
 
         self._storages[key] = weakref.ref(storage, freed)
-        self._grow(size)
+        blocks.add()
+        self.grow(size)
         return size
 
+    def grow(self, size: int) -> None:
+        """Count bytes that stay until the end of the trace."""
+        self.live += size
+        if self.live > self.peak:
+            self.peak, self.gradients_at_peak = self.live, self.gradients
+
     def hide(self, tensor: torch.Tensor) -> None:
-        """Never count the storage of a tensor: something else stands for its bytes."""
+        """Never count the storage of a tensor: the caller does."""
         key = tensor.untyped_storage()._cdata
         self._storages[key] = weakref.ref(
             tensor.untyped_storage(), lambda _: self._storages.pop(key, None)
         )
 
-    def take(self, size: int, label: str = "") -> Callable[[], None]:
-        """Count bytes that no tensor of the trace has; returns what frees them.
-
-        With a label, `labelled` counts them too.
-        """
-        if not size:
-            return lambda: None
-        self._num_allocated += 1
-        number = self._num_allocated
-        self.labelled[label] = self.labelled.get(label, 0) + size
-        self._grow(size)
-
-        def free() -> None:
-            self.labelled[label] -= size
-            self._shrink(size, number)
-
-        return free
-
-    def _grow(self, size: int) -> None:
-        self.live += size
-        if size:
-            self.events.append(size)
-        if self.live > self.peak:
-            self.peak, self.at_peak = self.live, dict(self.labelled)
-
-    def _shrink(self, size: int, number: int) -> None:
-        self.live -= size
-        if size and number > self._num_before:
-            self.events.append(self._num_before - number)
-
-    def _record_node(self) -> None:
-        """Forward operations make nodes; the backward pass frees one when it comes to the next."""
-        node = torch._C._current_autograd_node()
-        if node is None and torch.is_grad_enabled():
-            self.events.append(NODE_MADE)
-        elif node is not None and node is not self._node:
-            self.events.append(NODE_FREED)
-        self._node = node
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        self._record_node()
         if func is aten._local_scalar_dense.default and args[0].is_meta:
             return args[0].dtype.is_floating_point and 1.0  # an arbitrary value: False or 1.0
         if "device" in kwargs and _keeps_values(func, args, kwargs):
@@ -141,8 +105,6 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.add(torch.empty(args[2], dtype=args[0].dtype, device="meta"))
         if func is aten._grouped_mm.default and True in devices:
             result = _grouped_product(*args, **kwargs)
-        elif devices == {True}:
-            result = self._cached(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         self.num_ops += 1
@@ -152,86 +114,21 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             new = sum(self.add(tensor) for tensor in _tensors((result,)))
         if True in devices:
             self.moved_bytes += new
-            self.flops += _flops(func, args, result)
+            self.flops += _flops(func, args, kwargs, result)
         return result
 
 
-class ShapeCache:
-    """Runs operations on meta tensors, and caches the shapes of their results.
-
-    Inferring shapes takes most of the time of a trace, and equal layers repeat the same operations
-    on the same shapes. Results that share storage with an argument are never taken from the cache;
-    an in-place operation that keeps its shape returns its argument.
-    """
+class _Blocks:
+    """How many blocks of one size were allocated, are live, and were live at most."""
 
     def __init__(self) -> None:
-        self._results: dict[Any, tuple[type, list[tuple[Any, ...] | None]]] = {}
-        self._aliasing: dict[Any, bool] = {}
-        self._in_place: dict[Any, bool] = {}
-        """By operation and shapes: whether it only changes the values of its first argument."""
+        self.allocated = self.live = self.most = 0
 
-    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of `func`, or an empty tensor of the same shape and dtype."""
-        aliases = self._aliases(func)
-        if aliases and not func._schema.is_mutable:
-            return func(*args, **kwargs)
-        key = (func, _shape_key(args), _shape_key([*kwargs.items()]))
-        if aliases:
-            return self._run_in_place(key, func, args, kwargs)
-        if key in self._results:
-            kind, shapes = self._results[key]
-            made = [shape and torch.empty_strided(*shape[:2], **shape[2]) for shape in shapes]
-            return made[0] if kind is torch.Tensor else kind(made)
-        result = func(*args, **kwargs)
-        parts = [result] if isinstance(result, torch.Tensor) else result
-        if type(parts) not in (list, tuple) or not all(
-            part is None or isinstance(part, torch.Tensor) for part in parts
-        ):
-            self._aliasing[func] = True
-            return result
-        inputs = {t.untyped_storage()._cdata for t in _tensors([*args, *kwargs.values()])}
-        if any(t.untyped_storage()._cdata in inputs for t in _tensors(parts)):
-            self._aliasing[func] = True  # though its schema does not declare it
-            return result
-        kind = torch.Tensor if isinstance(result, torch.Tensor) else type(result)
-        self._results[key] = kind, [None if part is None else _shape(part) for part in parts]
-        return result
-
-    def _run_in_place(
-        self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run an operation that changes an argument, unless it is known to keep all shapes."""
-        if self._in_place.get(key):
-            return args[0]
-        before = [_storage_layout(tensor) for tensor in _tensors(args)]
-        result = func(*args, **kwargs)
-        after = [_storage_layout(tensor) for tensor in _tensors(args)]
-        self._in_place[key] = result is args[0] and before == after
-        return result
-
-    def _aliases(self, func: Any) -> bool:
-        """Whether results share storage with an argument, as those of views and in-place ops do."""
-        if func not in self._aliasing:
-            named = (*func._schema.arguments, *func._schema.returns)
-            self._aliasing[func] = any(each.alias_info is not None for each in named)
-        return self._aliasing[func]
-
-
-def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), {"dtype": tensor.dtype, "device": "meta"}
-
-
-def _storage_layout(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.untyped_storage()._cdata, tensor.shape, tensor.stride()
-
-
-def _shape_key(value: Any) -> Any:
-    """Equal for arguments whose results have the same shapes."""
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype
-    if isinstance(value, tuple | list):
-        return tuple(_shape_key(item) for item in value)
-    return type(value), value
+    def add(self) -> None:
+        """Count one more block."""
+        self.allocated += 1
+        self.live += 1
+        self.most = max(self.most, self.live)
 
 
 def _tensors(values: tuple[Any, ...] | list[Any]) -> list[torch.Tensor]:
@@ -297,20 +194,14 @@ def _keeps_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     return dtype is not None or func in _INTEGER_FACTORIES
 
 
-def _flops(func: Any, args: tuple[Any, ...], result: Any) -> int:
+def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
     """Floating-point operations of matrix products, convolutions and attention."""
-    if func in (aten.mm.default, aten.bmm.default):
-        return 2 * int(args[0].numel()) * int(args[1].shape[-1])
+    if func.overloadpacket in flop_registry:
+        return int(flop_registry[func.overloadpacket](*args, **kwargs, out_val=result))
     if func.name() == FOUR_BIT_PRODUCT:
         return 2 * int(args[0].numel()) * int(args[2][0])
     if func is aten._grouped_mm.default:
         return 2 * int(args[0].numel()) * int(args[1].shape[-1])
-    if func is aten.addmm.default:
-        return 2 * int(args[1].numel()) * int(args[2].shape[-1])
-    if func is aten.convolution.default:
-        return 2 * int(result.numel()) * int(args[1][0].numel())
-    if func is aten.convolution_backward.default:
-        return 4 * int(args[0].numel()) * int(args[2][0].numel())
     if func is aten._scaled_dot_product_flash_attention_for_cpu.default:
         return 4 * int(args[0].numel()) * int(args[1].shape[-2])
     if func is aten._scaled_dot_product_flash_attention_for_cpu_backward.default:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.memory.held_memory import (
     ALONE,
-    GATHERS,
-    GRADIENTS,
-    ReplicatedModel,
+    Held,
     Sharing,
-    WholeModel,
+    gathered_dtype,
+    held_bytes,
+    padded_shard,
 )
-from surefit.memory.replay_heap import Allocations, replay
 from surefit.models.call import Call, compute_losses
 from surefit.tasks.task_spec import Loss
 
@@ -27,31 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Traced:
-    """Peak bytes of live tensors in a pass, what they were, and the work of the pass."""
+    """Bytes of live tensors at the peak of a pass, by what they are, and the work of the pass."""
 
-    peak: int
     weights: int
     gradients: int
     optimizer: int
+    activations: int
+    """Activations, the batch, temporary tensors."""
+    heap_bytes: int
+    """Bytes that the pass allocates on malloc's heap, from its beginning to its end."""
     flops: int
     moved_bytes: int
     num_ops: int
-    heap_peak: int | None = None
-    """Peak bytes of malloc's memory, with its holes; None if the system cannot replay them."""
-    largest_on_heap: int = 0
-    """Bytes of the largest tensor of the step that may leave a hole."""
     gathers: int = 0
     """Gathered weights and buffers of collectives, of a model divided over processes."""
-    all_gather_bytes: int = 0
-    """Bytes that a process sends in a micro-batch to gather weights."""
-    reduce_scatter_bytes: int = 0
-    """Bytes that a process sends in a step to sum the gradients of a divided model."""
 
     @property
-    def activations(self) -> int:
-        """The rest of the peak: activations, the batch, temporary tensors."""
-        held = self.weights + self.gradients + self.optimizer + self.gathers
-        return self.peak - held
+    def peak(self) -> int:
+        """Peak bytes of live tensors."""
+        return self.weights + self.gradients + self.optimizer + self.gathers + self.activations
 
 
 def trace_training(
@@ -72,32 +66,14 @@ def trace_training(
     """
     import torch
 
-    from surefit.memory.meta_autocast import meta_autocast
-    from surefit.memory.storage_counter import LiveBytes, fused_attention
-
-    count = LiveBytes()
-    model = _held(count, module, sharing, dtype)
-    weights = model.hold_weights()
-    module.train()
-    model.hold_gradients(accumulates)
-    shapes = meta_batch(batch)
-    for value in shapes.values():
-        if isinstance(value, torch.Tensor):
-            count.add(value)
-    held = tuple(count.events)
-    state = model.hold_optimizer()
-    count.begin_step()
-    with (
-        model.stepping(),
-        fused_attention(),
-        torch.enable_grad(),
-        count,
-        meta_autocast(dtype),
-    ):
-        total, _, added = compute_losses(call, loss, module, shapes)
+    def run(batch: Mapping[str, Any]) -> None:
+        total, _, added = compute_losses(call, loss, module, batch)
         torch.autograd.backward(total if added is None else total + added)
-    allocations = Allocations(held, state, tuple(count.events))
-    return _traced(count, weights, model, allocations)
+
+    module.train()
+    held = held_bytes(module, sharing, dtype, accumulates)
+    with torch.enable_grad():
+        return _trace(module, run, batch, held, dtype, sharing)
 
 
 def trace_evaluation(
@@ -113,42 +89,103 @@ def trace_evaluation(
     """
     import torch
 
-    from surefit.memory.meta_autocast import meta_autocast
-    from surefit.memory.storage_counter import LiveBytes, fused_attention
-
-    count = LiveBytes()
-    model = _held(count, module, sharing, dtype if sharing.shards else None)
-    weights = model.hold_weights()
-    held = tuple(count.events)
-    state = model.hold_optimizer()
     training = module.training
     module.eval()
-    count.begin_step()
+    held = held_bytes(module, sharing, dtype)
     try:
-        with (
-            model.evaluating(),
-            fused_attention(),
-            torch.no_grad(),
-            count,
-            meta_autocast(dtype),
-        ):
-            run(module, meta_batch(batch))
+        with torch.no_grad():
+            return _trace(module, lambda batch: run(module, batch), batch, held, dtype, sharing)
     finally:
         module.train(training)
-    allocations = Allocations(held, state, tuple(count.events))
-    return _traced(count, weights, model, allocations)
 
 
-def _held(
-    count: LiveBytes, module: nn.Module, sharing: Sharing, dtype: torch.dtype | None
-) -> WholeModel:
-    """What a process holds of the model, by how processes share it."""
-    from surefit.memory.sharded_memory import ShardedModel
+def _trace(
+    module: nn.Module,
+    run: Callable[[Mapping[str, Any]], Any],
+    batch: Mapping[str, Any],
+    held: Held,
+    dtype: torch.dtype | None,
+    sharing: Sharing,
+) -> Traced:
+    import torch
 
-    if sharing.shards:
-        return ShardedModel(count, module, sharing, dtype)
-    kind = WholeModel if sharing.num_processes == 1 else ReplicatedModel
-    return kind(count, module, sharing)
+    from surefit.memory.meta_autocast import meta_autocast
+    from surefit.memory.storage_counter import LiveBytes, fused_attention
+    from surefit.models.quantize import quantization_tensors
+
+    count = LiveBytes()
+    lowered = gathered_dtype(module, dtype) if sharing.shards else None
+    processes = sharing.num_processes if sharing.shards else 1
+    with (
+        _counting_gradients(count, module, processes, counts=held.gradients == 0),
+        _gathered_in(lowered, module),
+    ):
+        for tensor in (*module.parameters(), *module.buffers(), *quantization_tensors(module)):
+            count.hide(tensor)
+        shapes = meta_batch(batch)
+        for value in shapes.values():
+            if isinstance(value, torch.Tensor):
+                count.add(value)
+        with fused_attention(), count, meta_autocast(dtype):
+            run(shapes)
+    made = count.gradients_at_peak
+    return Traced(
+        weights=held.weights,
+        gradients=(held.gradients if torch.is_grad_enabled() else 0) + made,
+        optimizer=held.optimizer,
+        activations=count.peak - made,
+        heap_bytes=count.heap_bytes,
+        flops=count.flops,
+        moved_bytes=count.moved_bytes,
+        num_ops=count.num_ops,
+        gathers=held.gathers,
+    )
+
+
+@contextmanager
+def _counting_gradients(
+    count: LiveBytes, module: nn.Module, processes: int, *, counts: bool
+) -> Iterator[None]:
+    """While the block runs, count gradients as they are made, or this process's shard of them.
+
+    Where they have been counted before, those that are made are added to them and freed.
+    """
+    trained = [weight for weight in module.parameters() if weight.requires_grad]
+    # in the own precision of the weights, whatever they are gathered in
+    shards = {id(weight): padded_shard(weight, processes) for weight in trained}
+
+    def made(weight: torch.Tensor) -> None:
+        assert weight.grad is not None
+        shard = shards[id(weight)] if counts else 0
+        count.gradients += shard
+        if not counts or processes > 1:
+            weight.grad = None
+            count.grow(shard)
+
+    hooks: list[Any] = [
+        weight.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
+        for weight in trained
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for weight in trained:
+            weight.grad = None
+
+
+@contextmanager
+def _gathered_in(dtype: torch.dtype | None, module: nn.Module) -> Iterator[None]:
+    """While the block runs, the weights have the dtype that they are gathered in."""
+    own = [(weight, weight.data) for weight in module.parameters()]
+    for weight, data in own if dtype is not None else ():
+        weight.data = data.to(dtype) if data.is_floating_point() else data
+    try:
+        yield
+    finally:
+        for weight, data in own:
+            weight.data = data
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,21 +198,3 @@ def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in batch.items()
     }
-
-
-def _traced(count: LiveBytes, weights: int, model: WholeModel, allocations: Allocations) -> Traced:
-    return Traced(
-        peak=count.peak,
-        weights=weights,
-        gradients=count.at_peak.get(GRADIENTS, 0),
-        optimizer=sum(allocations.state),
-        flops=count.flops,
-        moved_bytes=count.moved_bytes,
-        num_ops=count.num_ops,
-        # A device has an allocator of its own.
-        heap_peak=None if model.sharing.on_device else replay(allocations),
-        largest_on_heap=allocations.largest_on_heap,
-        gathers=count.at_peak.get(GATHERS, 0),
-        all_gather_bytes=model.all_gather_bytes,
-        reduce_scatter_bytes=model.reduce_scatter_bytes,
-    )

@@ -9,9 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefit.encode.audio.audio_format import KIND
-from surefit.models.auto_classes import auto_classes
-from surefit.models.insert_projection import ROWS_TRIED, layer_input_size
-from surefit.models.quiet_transformers import quiet_transformers
+from surefit.models.auto_classes import auto_classes, quiet_transformers
+from surefit.models.module_inputs import ROWS_TRIED, layer_input_size, run_once
 
 if TYPE_CHECKING:
     from torch import nn
@@ -104,8 +103,7 @@ def _gives_rows(
 ) -> bool:
     import torch
 
-    from surefit.kernels.preserve_state import preserved_state
-    from surefit.models.call import Names, match_arguments
+    from surefit.models.call import Names
 
     batch = {
         "input_values": torch.zeros(ROWS_TRIED, *shape),
@@ -116,9 +114,7 @@ def _gives_rows(
     known = Names(named, ("input_values", *columns[1:]) if columns else ())
     try:
         tried = copy.deepcopy(module)  # a run would fix the sizes of lazy layers
-        call, _ = match_arguments(tried, list(batch), known)
-        with preserved_state(tried), torch.no_grad():
-            logits = call(tried, batch).logits
+        logits = run_once(tried, batch, known).logits
     except Exception:  # user code may raise anything; the first-batch probe reports it
         return False
     return logits is None or (logits.ndim <= 2 and len(logits) == ROWS_TRIED)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from surefit.encode.encoder import Encoder
-from surefit.models.model_rules import UNSUITABLE_MODEL
+from surefit.models.load_weights import UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Head
 
 FAMILY_OF = {
@@ -66,6 +72,33 @@ def auto_class(name: str, config: Any, head: Head | None) -> Any:
     return auto
 
 
+def forward_arguments(config: Any, head: Head | None) -> frozenset[str] | None:
+    """The arguments of the forward of a task's model; None for code of its own and for features."""
+    import transformers
+
+    if head is None or head.auto_class is None or head.body is not None:
+        return None
+    mapping = getattr(transformers, head.auto_class)._model_mapping
+    if type(config) not in mapping:
+        return None
+    try:
+        return _written_arguments(mapping._model_mapping[config.model_type], config.model_type)
+    except (AttributeError, KeyError, OSError, SyntaxError, TypeError):
+        return frozenset(inspect.signature(mapping[type(config)].forward).parameters)
+
+
+def _written_arguments(name: str, model_type: str) -> frozenset[str]:
+    """The arguments of a model's forward as its file has them; to import it takes a second."""
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    package: Any = import_module(f"transformers.models.{model_type_to_module_name(model_type)}")
+    path = Path(package.__path__[0], f"{package._class_to_module[name]}.py")
+    classes = {getattr(node, "name", ""): node for node in ast.parse(path.read_bytes()).body}
+    functions = {getattr(node, "name", ""): node for node in classes[name].body}  # type: ignore[attr-defined]
+    given = functions["forward"].args  # a KeyError where it is inherited
+    return frozenset(each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+
+
 def set_head(config: Any, head: Head | None, encoder: Encoder) -> None:
     """Set the head size and the task's settings in the config."""
     if head is None:
@@ -86,3 +119,19 @@ def set_tokens(config: Any, tokenizer: Any) -> None:
             getattr(config, name, None), list
         ):
             setattr(config, name, getattr(tokenizer, name))
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Turn off the progress bars and load reports of transformers inside the block."""
+    from transformers.utils import logging
+
+    before, shows_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if shows_bars:
+            logging.enable_progress_bar()

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any
 from surefit.data.data_rules import WRONG_SHAPE
 from surefit.encode.encoder import Encoder
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
+from surefit.models.auto_classes import quiet_transformers
 from surefit.models.config_sizes import ProjectionPlan, plan_projection, resize_config
-from surefit.models.feature_model_files import has_feature_layers, read_sizes, read_weights
-from surefit.models.load_weights import load_weights, new_model
-from surefit.models.model_rules import MODEL_READS_NO_FEATURES, NEW_HEAD
+from surefit.models.feature_model_files import (
+    has_feature_layers,
+    read_sizes,
+    read_weights,
+)
+from surefit.models.load_weights import UNSUITABLE_MODEL, load_weights, new_model
 from surefit.models.model_source import Built
-from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
 
 if TYPE_CHECKING:
     from torch import nn
 
     from surefit.models.feature_model import AdaptiveProjection, FeatureModel
+
+READS_FEATURES = "Choose a text encoder or decoder, such as tiny:bert, or a custom module."
 
 FEATURES_PROJECTED = rule(
     "SF325",
@@ -49,14 +54,6 @@ CONFIG_FOLLOWS_DATA = rule(
     "fixed",
     "model config follows the data",
     why="An untrained model is built for the feature size and the sequence length of its rows.",
-    fix="",
-)
-
-RUN_PARTS_REUSED = rule(
-    "SF434",
-    "info",
-    "layers of an earlier run reused",
-    why="Training continues from the weights of that run.",
     fix="",
 )
 
@@ -113,8 +110,8 @@ def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bo
             return Built(new_model(AutoModel, config, trust_remote_code))
         except Exception as error:  # some architectures can only be built with a head
             what = f"{describe_error(error)}"
-            raise MODEL_READS_NO_FEATURES.error(
-                f"{name} cannot be built without a head: {what}"
+            raise UNSUITABLE_MODEL.error(
+                f"{name} cannot be built without a head: {what}", fix=READS_FEATURES
             ) from error
 
 
@@ -137,15 +134,16 @@ def _check_config(name: str, config: Any) -> None:
     has_decoder = getattr(config, "is_encoder_decoder", False)
     if has_decoder or not known or not hasattr(config.get_text_config(), "hidden_size"):
         what = "an encoder and a decoder" if has_decoder else "no body that reads features"
-        raise MODEL_READS_NO_FEATURES.error(
-            f"{name} is a {config.model_type} model, which has {what}."
+        raise UNSUITABLE_MODEL.error(
+            f"{name} is a {config.model_type} model, which has {what}.", fix=READS_FEATURES
         )
 
 
 def _check_body(name: str, body: nn.Module) -> None:
     if "inputs_embeds" not in inspect.signature(body.forward).parameters:
-        raise MODEL_READS_NO_FEATURES.error(
-            f"{name} is a {type(body).__name__}; its forward has no argument inputs_embeds."
+        raise UNSUITABLE_MODEL.error(
+            f"{name} is a {type(body).__name__}; its forward has no argument inputs_embeds.",
+            fix=READS_FEATURES,
         )
 
 
@@ -188,13 +186,11 @@ def _reuse_layers(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> l
     module.load_state_dict(usable, strict=False)
     found = []
     if "head.weight" not in usable:
-        found.append(NEW_HEAD.finding("2 weights start untrained: head.weight, head.bias"))
+        found.append(note("2 weights start untrained: head.weight, head.bias"))
     reused = sorted({key.split(".")[0].replace("_", " ") for key in usable})
     new = sorted({key.split(".")[0] for key in saved} - {key.split(".")[0] for key in usable})
     rest = f"; new: {', '.join(new)}" if new else ""
-    found.append(
-        RUN_PARTS_REUSED.finding(f"Reused from {folder}: body, {', '.join(reused)}{rest}.")
-    )
+    found.append(note(f"Reused from {folder}: body, {', '.join(reused)}{rest}."))
     if sizes["width"] == plan.feature_size:
         return [*found, FEATURES_PROJECTED.finding(_describe(str(folder), plan, "The trained"))]
     message = (

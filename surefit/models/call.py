@@ -4,45 +4,54 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
+from numbers import Number
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.field import IGNORE_INDEX, SEQUENCES
-from surefit.findings import Finding, rule
+from surefit.batches.field import IGNORE_INDEX, NUM_TARGETS, OWN, SEQUENCES
+from surefit.findings import Finding, note, rule
 from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
 from surefit.models.auxiliary_loss import AuxiliaryLoss
-from surefit.models.model_rules import UNSUITABLE_MODEL
-from surefit.models.one_score import OneScore
-from surefit.models.step_scores import StepScores
+from surefit.models.class_scores import SingleLogit, StepScores
+from surefit.models.load_weights import MODEL_FAILED, UNSUITABLE_MODEL
+from surefit.models.module_outputs import Key, as_outputs
 from surefit.tasks.task_spec import Batch, Loss
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
-
-ARGUMENT_BY_POSITION = rule(
-    "SF309",
-    "info",
-    "argument matched by position",
-    why="An argument of the module's forward has the name of no column.",
-    fix="Give the argument the name of the column it should receive, if this one is wrong.",
-)
 
 FORWARD_NEEDS_LABELS = rule(
     "SF317",
     "warning",
     "forward requires labels",
-    why="Rows to predict on have no labels, so `predict` cannot call the model.",
-    fix="Give the argument `labels` the default None.",
+    why=(
+        "Rows to predict on have no labels, so `predict` cannot call the model. Metrics are "
+        "computed from calls with 0 in the place of every label."
+    ),
+    fix="Give the argument `labels` the default None, and return the logits without it.",
 )
 
 
 CLOCK = ("epoch", "step")
 """Arguments of `forward` that no column has: how far training is."""
-SCORES = ("logits", "scores", "score", "output", "outputs", "prediction", "predictions", "preds")
-"""What a module may call the output that the loss is computed from."""
+
+
+@dataclass(frozen=True)
+class TargetUse:
+    """The columns that only rows with targets have, and what forward does with them.
+
+    Prediction calls the model without them, and metrics use the outputs of the same call.
+    """
+
+    columns: tuple[str, ...] = ("labels",)
+    required: bool = False
+    """Whether forward fails without them; for metrics it then gets zeros in their place."""
+    own_loss: bool = False
+    """Whether forward returns its own loss with them, which evaluation gets by a call apart."""
+    scored: bool = True
+    """Whether metrics can be computed from what forward returns without them."""
 
 
 @dataclass(frozen=True)
@@ -67,16 +76,37 @@ class Call:
     clock_arguments: tuple[str, ...] = ()
     num_outputs: int | None = None
     """Scores per row that the task needs: which of several unnamed outputs they are."""
-    one_score: OneScore | None = None
+    single_logit: SingleLogit | None = None
     """How one score for two classes becomes two; None where the task needs each score."""
     step_scores: StepScores | None = None
     """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
+    asked: Key | None = None
+    """The output that the user names, of several."""
+    targets: TargetUse = TargetUse()
+    blank: tuple[str, ...] = ()
+    """Columns whose values forward does not get, but zeros."""
+
+    @property
+    def predicting(self) -> Call:
+        """The call without targets: that of prediction, and of metrics."""
+        hidden = self.targets.columns
+        if self.targets.required:
+            return replace(self, blank=hidden)
+        return replace(self, arguments={a: c for a, c in self.arguments.items() if c not in hidden})
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """Scores per row that the logits may have, the preferred number first."""
+        return (self.num_outputs, None if self.single_logit is None else 1)
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
+        for argument in given:
+            if self.arguments[argument] in self.blank:
+                given[argument] = given[argument].new_zeros(given[argument].shape)
         if "position_ids" in batch and "row_lengths" in batch:
             given |= self.varlen.arguments(batch)
         given |= {name: getattr(self.clock, name) for name in self.clock_arguments}
@@ -93,28 +123,41 @@ class Call:
 
     def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
         if self.auxiliary is None:
-            sizes = (self.num_outputs, None if self.one_score is None else 1)
-            return self._unified(as_outputs(model(**given, **self.fixed), *sizes), batch)
-        outputs = as_outputs(self.auxiliary(model, {**given, **self.fixed}, batch))
+            raw = model(**given, **self.fixed)
+            outputs = as_outputs(self._with_row(raw, given), *self.sizes, asked=self.asked)
+            if outputs is not raw:
+                outputs.raw = raw
+            return self._unified(outputs, batch)
+        raw = self.auxiliary(model, {**given, **self.fixed}, batch)
+        outputs = as_outputs(raw, asked=self.asked)
         outputs.auxiliary_loss, outputs.loss = outputs.loss, None
         return outputs
+
+    def _with_row(self, raw: Any, given: Mapping[str, Any]) -> Any:
+        """Give the output of a single row its axis, which `.squeeze()` in forward takes away."""
+        sizes = [len(value) for value in given.values() if getattr(value, "ndim", 0)]
+        if sizes[:1] != [1] or not hasattr(raw, "ndim") or raw.ndim > 1:
+            return raw
+        takes_targets = any(name in self.targets.columns for name in self.arguments.values())
+        is_row = len(raw) == self.num_outputs != 1 if raw.ndim else not takes_targets
+        return raw[None] if is_row else raw
 
     def _unified(self, outputs: Any, batch: Batch) -> Any:
         """The outputs with scores for each time step, and for each of two classes."""
         found = logits = outputs.logits
         if logits is None:
             return outputs
-        if self.one_score is not None:
-            logits = self.one_score.with_axis(logits)
+        if self.single_logit is not None:
+            logits = self.single_logit.with_axis(logits)
         if self.step_scores is not None:
             logits = self.step_scores(logits, batch["inputs_embeds"].shape[1])
-        if self.one_score is not None:
-            logits = self.one_score.of_both(logits)
+        if self.single_logit is not None:
+            logits = self.single_logit.of_both(logits)
         if logits is found:
             return outputs
         raw, loss = getattr(outputs, "raw", outputs), getattr(outputs, "loss", None)
-        one_score = self.one_score is not None and self.one_score.is_alone(found)
-        return SimpleNamespace(logits=logits, loss=loss, raw=raw, one_score=one_score)
+        single_logit = self.single_logit is not None and self.single_logit.is_alone(found)
+        return SimpleNamespace(logits=logits, loss=loss, raw=raw, single_logit=single_logit)
 
 
 @dataclass
@@ -131,13 +174,14 @@ class Names:
 
     `other` has further names of a column: the user's own, and its role. `inputs` are the columns
     that forward may read, in the order of the data. `num_outputs` is what the task needs;
-    with `one_score`, one will do for two classes.
+    with `single_logit`, one will do for two classes. `asked` is the output that the user names.
     """
 
     other: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     num_outputs: int | None = None
-    one_score: OneScore | None = None
+    single_logit: SingleLogit | None = None
+    asked: Key | None = None
 
 
 def match_arguments(
@@ -151,9 +195,9 @@ def match_arguments(
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if hasattr(module, "config") and hasattr(module, "save_pretrained"):
-        return _match_transformers(module, columns, names), []
-    given = {c: c for c in columns if c in names or takes_all}
+    if is_transformers(module):
+        return replace(_match_transformers(module, columns, names), asked=known.asked), []
+    given = {c: c for c in columns if c in names}
     for name, column in known.other.items():
         is_free = name not in given and column not in given.values()
         if name in names and column in columns and is_free:
@@ -173,15 +217,14 @@ def match_arguments(
         for name, column in zip(required, free, strict=True):
             given[name] = column
             message = f"forward's argument {name!r} receives the column {column!r}."
-            found.append(ARGUMENT_BY_POSITION.finding(message))
+            found.append(note(message))
         required = []
-    if "labels" in names and parameters["labels"].default is inspect.Parameter.empty:
+    if takes_all:
+        given |= {column: column for column in columns if column not in given.values()}
+    needs_labels = "labels" in names and parameters["labels"].default is inspect.Parameter.empty
+    if needs_labels:
         message = f"{type(module).__name__}.forward has an argument labels without a default."
         found.append(FORWARD_NEEDS_LABELS.finding(message))
-    if required == ["labels"]:
-        raise FORWARD_NEEDS_LABELS.error(
-            f"{type(module).__name__}.forward requires labels, and these rows have none."
-        )
     if required or not given:
         shape = f"forward({', '.join(names)})"
         missing = f" and requires {', '.join(required)}" if required else ""
@@ -194,8 +237,29 @@ def match_arguments(
             if len(required) < 2
             else f"Name its arguments after the columns: {', '.join(inputs)}.",
         )
-    call = Call(given, clock=Clock() if clock else None, clock_arguments=tuple(clock))
-    return replace(call, num_outputs=known.num_outputs, one_score=known.one_score), found
+    call = Call(
+        given,
+        clock=Clock() if clock else None,
+        clock_arguments=tuple(clock),
+        num_outputs=known.num_outputs,
+        single_logit=known.single_logit,
+        asked=known.asked,
+        targets=TargetUse(required=needs_labels),
+    )
+    return call, found
+
+
+def refuse_without_targets(call: Call, module: nn.Module) -> None:
+    """Raise if forward cannot be called for rows without targets."""
+    if call.targets.required:
+        columns = ", ".join(call.targets.columns)
+        message = f"{type(module).__name__}.forward requires {columns}, and these rows have none."
+        raise FORWARD_NEEDS_LABELS.error(message)
+
+
+def is_transformers(module: Any) -> bool:
+    """Whether a module is a model of transformers, whose arguments have fixed names."""
+    return hasattr(module, "config") and hasattr(module, "save_pretrained")
 
 
 def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str]) -> Call:
@@ -215,69 +279,6 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
     return Call({column: column for column in wanted}, fixed)
 
 
-def as_outputs(raw: Any, *sizes: int | None) -> Any:
-    """The outputs of a model with attributes `logits` and `loss`, either of which may be None.
-
-    Of several outputs without a name, the logits are the first that has so many scores; of several
-    sizes, the first that an output has.
-
-    >>> import torch
-    >>> hidden, scores = torch.zeros(4, 8), torch.zeros(4, 3)
-    >>> as_outputs((hidden, scores), 3).logits.shape
-    torch.Size([4, 3])
-    """
-    import torch
-
-    if isinstance(raw, torch.Tensor):
-        is_loss = raw.ndim == 0
-        return SimpleNamespace(
-            logits=None if is_loss else raw, loss=raw if is_loss else None, raw=raw
-        )
-    if hasattr(raw, "logits"):
-        return raw
-    if is_dataclass(raw) and not isinstance(raw, type):
-        return _named_outputs(
-            {each.name: getattr(raw, each.name) for each in fields(raw)}, raw, sizes
-        )
-    if isinstance(raw, Mapping):
-        return _named_outputs(raw, raw, sizes)
-    if isinstance(raw, tuple | list):
-        tensors = [part for part in raw if isinstance(part, torch.Tensor)]
-        return SimpleNamespace(
-            logits=_scores([part for part in tensors if part.ndim > 0], sizes),
-            loss=next((part for part in tensors if part.ndim == 0), None),
-            raw=raw,
-        )
-    raise UNSUITABLE_MODEL.error(
-        f"The model returned a {type(raw).__name__}; expected a tensor, tuple, dict, "
-        "dataclass or ModelOutput.",
-        fix="Return the logits.",
-    )
-
-
-def _scores(outputs: Sequence[torch.Tensor], sizes: Sequence[int | None]) -> torch.Tensor | None:
-    """The first output with so many scores on its last axis, or on the second; else the first."""
-
-    def found(output: torch.Tensor) -> tuple[int, ...]:
-        return (output.shape[-1], output.shape[1]) if output.ndim > 1 else (1,)
-
-    fitting = (output for size in sizes for output in outputs if size in found(output))
-    return next(fitting, next(iter(outputs), None))
-
-
-def _named_outputs(named: Mapping[str, Any], raw: Any, sizes: Sequence[int | None]) -> Any:
-    """Outputs with names: the scores go by their name; else, without a loss, by their size."""
-    import torch
-
-    tensors = {name: part for name, part in named.items() if isinstance(part, torch.Tensor)}
-    loss = tensors.get("loss")
-    by_name = [tensors[name] for name in SCORES if name in tensors and tensors[name].ndim > 0]
-    others = [part for part in tensors.values() if part.ndim > 0 and loss is None]
-    logits = by_name[0] if by_name else _scores(others, sizes)
-    texts = {str(name): part for name, part in named.items()}
-    return SimpleNamespace(**{**texts, "logits": logits, "loss": loss, "raw": raw})
-
-
 def compute_losses(call: Call, loss: Loss, model: Any, batch: Batch) -> tuple[Any, Any, Any]:
     """The loss summed over targets, their count, and the auxiliary loss or None.
 
@@ -295,8 +296,8 @@ def has_module_loss(outputs: Any) -> bool:
 
 def module_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
     """A module's scalar loss as a sum and a count: it is taken as a mean over targets or rows."""
-    if "num_targets" in batch:
-        return loss * batch["num_targets"], batch["num_targets"]
+    if NUM_TARGETS in batch:
+        return loss * batch[NUM_TARGETS], batch[NUM_TARGETS]
     labels = batch.get("labels")
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
         count = int((labels != IGNORE_INDEX).sum())
@@ -316,14 +317,39 @@ def with_module_loss(task_loss: Loss) -> Loss:
     return loss
 
 
-def from_loss_fn(loss_fn: Callable[..., Any]) -> Loss:
+@dataclass
+class OwnLoss:
     """A custom `loss_fn(outputs, batch)` that returns a sum and a count, or a mean over targets.
 
     `outputs` is exactly what the model returned.
     """
 
-    def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        value = loss_fn(getattr(outputs, "raw", outputs), batch)
-        return value if isinstance(value, tuple) else module_loss_as_sum(value, batch)
+    loss_fn: Callable[..., Any]
+    returns_mean: bool = False
+    """Whether it returned one number so far."""
 
-    return loss
+    def __call__(self, outputs: Any, batch: Batch) -> tuple[Any, Any]:
+        """The sum and the count of a batch."""
+        columns = {name: value for name, value in batch.items() if not name.startswith(OWN)}
+        value = self.loss_fn(getattr(outputs, "raw", outputs), columns)
+        _check_form(value)
+        if isinstance(value, tuple):
+            return value
+        self.returns_mean = True
+        return module_loss_as_sum(value, batch)
+
+
+def _check_form(value: Any) -> None:
+    """Refuse what is neither one number nor a sum and a count."""
+    import torch
+
+    parts = value if isinstance(value, tuple) else (value,)
+    are_numbers = all(isinstance(part, torch.Tensor | Number) for part in parts)
+    if are_numbers and len(parts) == (2 if isinstance(value, tuple) else 1):
+        return
+    kinds = ", ".join(type(part).__name__ for part in parts)
+    shown = f"({kinds})" if isinstance(value, tuple) else f"a {kinds}"
+    raise MODEL_FAILED.error(
+        f"loss_fn returned {shown}; expected a scalar tensor or (sum, count).",
+        fix="Return a scalar tensor, the mean over the rows of the batch, or a tuple (sum, count).",
+    )

@@ -96,10 +96,11 @@ def max_positions(config: Any) -> int | None:
     for name in _POSITIONS:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
-            offset = config.pad_token_id + 1 if _offsets_positions(config) else 0
+            offset = config.pad_token_id + 1 if offsets_positions(config) else 0
             return value - offset
     return None
 
 
-def _offsets_positions(config: Any) -> bool:
+def offsets_positions(config: Any) -> bool:
+    """Whether the pad token decides where positions begin."""
     return config.model_type in OFFSET_POSITIONS and config.pad_token_id is not None

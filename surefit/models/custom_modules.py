@@ -14,15 +14,9 @@ from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import rule
 from surefit.models.audio_inputs import module_inputs
-from surefit.models.insert_projection import (
-    accepts,
-    find_size_mismatch,
-    insert_projection,
-    module_hints,
-    remove_projection,
-)
-from surefit.models.model_rules import MODEL_FAILED, UNSUITABLE_MODEL
+from surefit.models.load_weights import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
+from surefit.models.module_inputs import find_size_mismatch, module_hints
 from surefit.tasks.task_spec import Head
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
@@ -30,15 +24,12 @@ from surefit.user_code.named_code import source_file
 if TYPE_CHECKING:
     from torch import nn
 
-PROJECTION_INSERTED = rule(
+OTHER_FEATURE_SIZE = rule(
     "SF433",
-    "fixed",
-    "projection inserted before a layer",
-    why=(
-        "The module's first layer expects another feature size than the data has. A linear layer, "
-        "trained and saved with the module, projects the features to it."
-    ),
-    fix="Nothing to do; a module built for this feature size needs no projection.",
+    "error",
+    "a layer expects another feature size",
+    why="The matrix product would fail: mat1 and mat2 shapes cannot be multiplied.",
+    fix="Build the module for the feature size of the data, or project the features first.",
 )
 
 
@@ -62,33 +53,29 @@ def open_object(module: Any) -> ModelSource:
     return ModelSource(
         name,
         "object",
-        lambda head, encoder: _fit_feature_size(module, head, encoder),
+        lambda head, encoder: _check_feature_size(module, head, encoder),
         recipe={"class": name},
         hints=lambda: module_hints(module),
         audio=lambda: module_inputs(module),
     )
 
 
-def _fit_feature_size(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
-    """The module, with a projection inserted if it expects another feature size."""
+def _check_feature_size(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
+    """Raise if a layer of the module expects another feature size than the data has."""
     fitted = encoder.fitted
     if head is None or head.body is None or fitted.get("width") is None:
         return Built(module)
     size = fitted["width"]
-    remove_projection(module, size)
     mismatch = find_size_mismatch(module, fitted["longest"], size)
     if mismatch is None:
         return Built(module)
-    projection = insert_projection(module, mismatch.layer, size, mismatch.expected)
-    if not accepts(module, fitted["longest"], size):  # something else is wrong, too
-        remove_projection(module, mismatch.expected)
-        return Built(module)
-    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
-    message = (
-        f"layer {mismatch.layer!r} expects feature size {mismatch.expected}, the data has {size}: "
-        f"a projection from {size} to {mismatch.expected} is inserted before it."
+    raise OTHER_FEATURE_SIZE.error(
+        f"layer {mismatch.layer!r} of {type(module).__name__} expects feature size "
+        f"{mismatch.expected}, the data has {size}.",
+        fix=f"Build the module for feature size {size}, or project the features: in __init__, "
+        f"self.projection = surefit.AdaptiveProjection({mismatch.expected}, {size}); in forward, "
+        "inputs_embeds = self.projection(inputs_embeds).",
     )
-    return Built(module, (PROJECTION_INSERTED.finding(message),))
 
 
 def _unwrapped(module: Any) -> Any:
@@ -118,7 +105,7 @@ def open_function(name: str, code: CodeGate) -> ModelSource:
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         size = head.size(encoder) if head is not None and head.size is not None else None
-        return _fit_feature_size(call_factory(function, name, size), head, encoder)
+        return _check_feature_size(call_factory(function, name, size), head, encoder)
 
     def look(at: Callable[[nn.Module], Made], otherwise: Made) -> Made:
         """What a module built in advance reads, with two classes in place of the true number."""

@@ -6,14 +6,14 @@ the head and the mask vector.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
+from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.errors import UsageError
-from surefit.models.quiet_transformers import quiet_transformers
-from surefit.user_code.remote_code import guard_remote
+from surefit.models.auto_classes import quiet_transformers
+from surefit.user_code.named_code import guard_remote
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ def save_feature_layers(module: Any, folder: Path) -> None:
     ours = {k: v for k, v in module.state_dict().items() if not k.startswith("body.")}
     save_file({k: v.detach().cpu().contiguous() for k, v in ours.items()}, str(folder / WEIGHTS))
     projection = module.projection.linear
-    atomic.write_json(
+    files.write_json(
         folder / SIZES,
         {
             "format_version": FORMAT_VERSION,
@@ -107,8 +107,8 @@ def read_weights(folder: Path) -> dict[str, Any]:
 
 def read_sizes(folder: Path) -> dict[str, Any]:
     """The saved sizes of the layers, where `width` is the feature size."""
-    sizes = json.loads((folder / SIZES).read_text(encoding="utf-8"))
-    if sizes["format_version"] != FORMAT_VERSION:
+    sizes = read_json(folder / SIZES, dict[str, Any])
+    if sizes.get("format_version") != FORMAT_VERSION:
         raise UsageError(
             f"{folder / SIZES} was written by another version of surefit.",
             "Use the version that wrote it.",

@@ -8,13 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from surefit.core.foreign import library_reads
 from surefit.encode.encoder import Encoder
+from surefit.encode.text.tokenizer import header_parsed_once
 from surefit.errors import UsageError
-from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
+from surefit.models.auto_classes import (
+    auto_class,
+    auto_classes,
+    forward_arguments,
+    quiet_transformers,
+    set_head,
+    set_tokens,
+)
 from surefit.models.config_sizes import max_positions
 from surefit.models.load_weights import fit_embeddings, load_weights, new_model
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.quiet_transformers import quiet_transformers
 from surefit.tasks.task_spec import Head
 
 MAGIC = b"GGUF"
@@ -52,6 +60,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         auto_classes=auto_classes(config),
         model_type=config.model_type,
         tokenizer=str(path),
+        arguments=partial(forward_arguments, config),
         untrained=from_scratch,
     )
 
@@ -86,15 +95,10 @@ def _find(name: str) -> Path:
 def _read_config(path: Path) -> Any:
     from transformers import AutoConfig
 
-    try:
-        with quiet_transformers():
-            return AutoConfig.from_pretrained(str(path.parent), gguf_file=str(path))
-    except Exception as error:  # the reader may raise anything on a broken header
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(
-            f"The GGUF file {path.name} cannot be read: {first}",
-            "Download it again, or pass the transformers folder it was made from.",
-        ) from None
+    what = f"The GGUF file {path.name} cannot be read"
+    fix = "Download it again, or pass the transformers folder it was made from."
+    with library_reads(what, fix), quiet_transformers(), header_parsed_once():
+        return AutoConfig.from_pretrained(str(path.parent), gguf_file=str(path))
 
 
 def _as_dequantized(built: Built) -> Built:

@@ -9,12 +9,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from surefit.core.foreign import first_line
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.kernels.tied_embeddings import find_input_embedding
-from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
 from surefit.models.model_source import Built
-from surefit.user_code.remote_code import guard_remote
+from surefit.user_code.named_code import guard_remote
+
+UNSUITABLE_MODEL = rule(
+    "SF301",
+    "error",
+    "model does not suit the task",
+    why="The architecture has no head, or no causal attention, for this task.",
+    fix="Choose a model of another architecture or another task.",
+)
+
+MODEL_FAILED = rule(
+    "SF305",
+    "error",
+    "model fails on the data",
+    why="The model raised an error on one real batch.",
+    fix="Change the named layer so that it accepts the named shape.",
+)
+
+NO_LORA_TARGET = rule(
+    "SF321",
+    "error",
+    "no layer for LoRA",
+    why="LoRA has no layer to adapt, so nothing would be trained.",
+    fix="Set lora.targets to layers of the model, or leave it out.",
+)
+
 
 EMBEDDINGS_RESIZED = rule(
     "SF307",
@@ -43,7 +68,6 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
                 **more,
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         forbidden = find_unreadable(Path(name))
         if forbidden is not None:
             raise UNSUITABLE_MODEL.error(
@@ -51,7 +75,7 @@ def load_weights(auto: Any, name: str, config: Any, trust_remote_code: bool, **m
                 fix=f"Ask its owner for: chmod -R go+rX {name}",
             ) from None
         raise UNSUITABLE_MODEL.error(
-            f"The weights of {name} cannot be loaded: {first}",
+            f"The weights of {name} cannot be loaded: {first_line(error)}",
             fix="Download the model again; its weights file is missing or damaged.",
         ) from None
     resized = [key[0] if isinstance(key, tuple) else key for key in info["mismatched_keys"]]
@@ -71,7 +95,7 @@ def report_new(names: list[str]) -> tuple[Finding, ...]:
     if not names:
         return ()
     shown = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
-    return (NEW_HEAD.finding(f"{len(names)} weights start untrained: {shown}"),)
+    return (note(f"{len(names)} weights start untrained: {shown}"),)
 
 
 @contextmanager

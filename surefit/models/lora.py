@@ -1,16 +1,18 @@
-"""Inserts LoRA adapters into a model in place, so that it is called and saved as before."""
+"""LoRA adapters in a model: inserted in place, merged into its weights, or left out for a while."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Lora
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.kernels.choose_head import find_output_embedding
 from surefit.kernels.fused_lora import fuse_adapters
+from surefit.models.load_weights import NO_LORA_TARGET
 from surefit.models.lora_targets import (
     find_fully_trained,
     find_targets,
@@ -18,7 +20,6 @@ from surefit.models.lora_targets import (
     shorten_names,
     suffixes_are_unique,
 )
-from surefit.models.model_rules import NO_LORA_TARGET
 from surefit.models.model_source import Built
 from surefit.models.quantize import prepare_quantized
 
@@ -32,15 +33,6 @@ OTHER_ADAPTERS = rule(
     why="peft can neither merge nor load adapters on top of adapters.",
     fix="Pass the module without its adapters, or set lora.r to their rank.",
 )
-
-NEW_TOKENS_TRAINED = rule(
-    "SF324",
-    "info",
-    "embeddings of new tokens trained with the adapters",
-    why="The embedding of a new token is random, and would stay so if it were frozen.",
-    fix="Nothing to do.",
-)
-
 
 ADAPTER = "default"
 TASK_TYPES = {
@@ -92,7 +84,7 @@ def adapt(
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
             message = f"The embeddings of {len(built.added_tokens)} new tokens are trained in full."
-            found.append(NEW_TOKENS_TRAINED.finding(message))
+            found.append(note(message))
         targets = find_targets(part, settings.targets, full)
         task_type = TASK_TYPES.get(auto_class or "") if whole else None
         prepare_quantized(part)
@@ -222,3 +214,53 @@ def _token_rows(part: nn.Module, added: range) -> dict[str, list[int]]:
     if output is not None and not shares_weights(part, output):
         rows[names[output]] = list(added)
     return rows
+
+
+@contextmanager
+def without_adapters(module: nn.Module) -> Iterator[None]:
+    """Replace the adapted layers by their base layers inside the block."""
+    swapped = list(_swap(module, _base_of))
+    try:
+        yield
+    finally:
+        for parent, name, layer in swapped:
+            setattr(parent, name, layer)
+
+
+def merge_adapters(module: nn.Module) -> nn.Module:
+    """Merge the adapters into the weights and remove their layers, in place."""
+    list(_swap(module, _merged))
+    del adapted_part(module).peft_config
+    return module
+
+
+def _swap(
+    module: nn.Module, replacement: Callable[[Any], nn.Module]
+) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    kinds = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+    for parent in list(module.modules()):
+        if isinstance(parent, kinds):
+            continue
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, kinds):
+                setattr(parent, name, replacement(layer))
+                yield parent, name, layer
+
+
+def _base_of(layer: Any) -> nn.Module:
+    base: nn.Module = (
+        layer.original_module if hasattr(layer, "original_module") else layer.get_base_layer()
+    )
+    return base
+
+
+def _merged(layer: Any) -> nn.Module:
+    if hasattr(layer, "unload_and_optionally_merge_module"):
+        plain: nn.Module = layer.unload_and_optionally_merge_module(True, True, None)
+        return plain
+    layer.merge(safe_merge=True)
+    base: nn.Module = layer.get_base_layer()
+    return base

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import os
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
+from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.errors import UsageError
 from surefit.models.lora import (
     ADAPTER,
@@ -27,10 +28,8 @@ from surefit.models.lora import (
 )
 from surefit.models.model_source import ModelSource
 from surefit.models.quantize import FOUR_BITS, is_quantized
-from surefit.models.shard_module import is_sharded, reshard
-from surefit.models.sharded_tensors import sample_share
+from surefit.models.sharding import is_sharded, reshard, sample_share
 from surefit.processes import gather
-from surefit.stored_files import reading
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +42,19 @@ PREFIX = "base_model.model."
 FORMAT_VERSION = 1
 SAMPLED = 1024
 """Values of each frozen weight that the digest of a base model covers."""
+
+
+@dataclass(frozen=True)
+class BaseFacts:
+    """What a folder of adapters says of their base model."""
+
+    format_version: int = FORMAT_VERSION
+    fingerprint: str | None = None
+    kept: list[str] = field(default_factory=list)
+    """Modules that are trained in full."""
+    path: str | None = None
+    """The folder of the base model, from that of the adapters."""
+    quantize: str | None = None
 
 
 def base_name(source: ModelSource) -> str | None:
@@ -91,34 +103,31 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
         library = type(part).__module__.split(".")[0]
         config.auto_mapping = {"base_model_class": type(part).__name__, "parent_library": library}
     config.save_pretrained(str(folder))
-    facts = {
-        "format_version": FORMAT_VERSION,
-        "fingerprint": base_fingerprint(module),
-        "kept": [] if config.modules_to_save else list(fully_trained_modules(part)),
-        "path": os.path.relpath(base, folder) if Path(base).is_dir() else None,
-        "quantize": FOUR_BITS if is_quantized(part) else None,
-    }
-    atomic.write_json(folder / BASE_FACTS, facts)
+    facts = BaseFacts(
+        fingerprint=base_fingerprint(module),
+        kept=[] if config.modules_to_save else list(fully_trained_modules(part)),
+        path=os.path.relpath(base, folder) if Path(base).is_dir() else None,
+        quantize=FOUR_BITS if is_quantized(part) else None,
+    )
+    files.write_json(folder / BASE_FACTS, asdict(facts))
 
 
 def point_to_base(folder: Path, final: Path) -> None:
     """Set the path of the base model in the adapter config, for a folder that moves to `final`."""
     if not (folder / BASE).is_dir():
         return
-    config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    config = read_json(folder / CONFIG, dict[str, Any])
     config["base_model_name_or_path"] = as_given(final / BASE)
-    atomic.write_json(folder / CONFIG, config)
+    files.write_json(folder / CONFIG, config)
 
 
 def find_base(folder: Path) -> str:
     """The folder or hub id of the base model of a folder's adapters."""
     if (folder / BASE).is_dir():
         return str(folder / BASE)
-    with reading(folder / CONFIG):
-        config = dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-    name = config.get("base_model_name_or_path")
-    beside = _read_facts(folder).get("path")
-    if isinstance(beside, str) and (folder / beside).is_dir():  # from any working folder
+    name = read_json(folder / CONFIG, dict[str, Any]).get("base_model_name_or_path")
+    beside = _read_facts(folder).path
+    if beside is not None and (folder / beside).is_dir():  # from any working folder
         return os.path.normpath(folder / beside)
     is_path = isinstance(name, str) and name.startswith((".", "/"))
     if not isinstance(name, str) or not name or (is_path and not Path(name).is_dir()):
@@ -131,7 +140,7 @@ def find_base(folder: Path) -> str:
 
 def base_quantization(folder: Path) -> str | None:
     """How the base model was quantized when the adapters were trained; None if it was not."""
-    found = _read_facts(folder).get("quantize")
+    found = _read_facts(folder).quantize
     if found not in (None, FOUR_BITS):
         raise UsageError(
             f"{folder / BASE_FACTS} has the quantization {found!r}; expected {FOUR_BITS!r}.",
@@ -155,10 +164,10 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
                 "(megatron_config), which a run's folder cannot ask for.",
                 "Remove megatron_config from the file.",
             )
-        insert_adapters(part, config, facts["kept"])
+        insert_adapters(part, config, facts.kept)
     saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
-    _check_base(module, folder, facts["fingerprint"])
+    _check_base(module, folder, facts.fingerprint)
     try:
         result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
     except (RuntimeError, KeyError) as error:
@@ -175,18 +184,16 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     return module
 
 
-def _read_facts(folder: Path) -> dict[str, Any]:
+def _read_facts(folder: Path) -> BaseFacts:
     path = folder / BASE_FACTS
     if not path.is_file():  # adapters that peft wrote
-        return {"fingerprint": None, "kept": []}
-    with reading(path):
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        version = facts["format_version"]
-    if version != FORMAT_VERSION:
+        return BaseFacts()
+    facts = read_json(path, BaseFacts)
+    if facts.format_version != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )
-    return dict(facts)
+    return facts
 
 
 def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from surefit.kernels.choose_head import find_output_embedding
-from surefit.models.model_rules import NO_LORA_TARGET
+from surefit.models.load_weights import NO_LORA_TARGET
 
 if TYPE_CHECKING:
     from torch import nn

@@ -32,6 +32,6 @@ def meta_copy(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
         if buffer.is_floating_point() and not buffer.is_meta:
             known[id(buffer)] = torch.empty_like(buffer, device="meta")
         else:
-            known[id(buffer)] = buffer if buffer.is_meta else buffer.cpu()
+            known[id(buffer)] = buffer if buffer.is_meta else buffer.clone().cpu()
     copied: tuple[nn.Module, Call] = copy.deepcopy((module, call), known)
     return copied

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class ModelSource:
     """The `model_type` of its config, by which transformers chooses the class of its tokenizer."""
     decoder_start: int | None = None
     """The `decoder_start_token_id` of an encoder-decoder model."""
+    arguments: Callable[[Head | None], frozenset[str] | None] = lambda head: None
+    """Returns the names of its forward's arguments; None if they are known when it is built."""
     hints: Callable[[], Hints] = Hints
     """Returns the feature sizes that the model expects, from which the layout is inferred."""
     follows_rows: bool = False
@@ -78,3 +80,11 @@ class ModelSource:
     """Returns what the model reads of audio; None where it reads none."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to build a custom module again."""
+
+    def may_read(self, head: Head | None, columns: Iterable[str]) -> bool:
+        """Whether forward reads one of these columns, as far as that is known before building."""
+        columns = {*columns}
+        if not columns:
+            return False
+        names = self.arguments(head)
+        return names is None or not columns.isdisjoint(names)

@@ -6,7 +6,13 @@ from typing import Any
 
 from surefit.data.remote.remote_url import is_url
 from surefit.errors import UsageError
-from surefit.models import custom_modules, gguf, pretrained, tiny, tiny_mlp, trained_module
+from surefit.models import (
+    custom_modules,
+    gguf,
+    pretrained,
+    tiny,
+    trained_module,
+)
 from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
@@ -55,8 +61,8 @@ def _open(
         )
     if model.endswith(".gguf"):
         return gguf.open_gguf(model, from_scratch)
-    if model == tiny_mlp.NAME:
-        return tiny_mlp.open_mlp()
+    if model == tiny.NAME:
+        return tiny.open_mlp()
     if model.startswith("tiny:"):
         return tiny.open_tiny(model.removeprefix("tiny:"))
     trained = trained_module.find_module_folder(model)

@@ -7,16 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from surefit.core.files import refuse_special_inside
+from surefit.core.foreign import library_reads
 from surefit.data.hub import model_place, weights_place
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
-from surefit.errors import SurefitError, UsageError
-from surefit.findings import Finding, rule
+from surefit.errors import UsageError
+from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_size
 from surefit.models.audio_inputs import extractor_inputs
-from surefit.models.auto_classes import auto_class, auto_classes, set_head, set_tokens
+from surefit.models.auto_classes import (
+    auto_class,
+    auto_classes,
+    forward_arguments,
+    quiet_transformers,
+    set_head,
+    set_tokens,
+)
 from surefit.models.build_feature_model import build_feature_model
 from surefit.models.config_sizes import input_size, max_positions
 from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
@@ -24,15 +33,13 @@ from surefit.models.load_shards import build_late, whole_bytes
 from surefit.models.load_weights import building, fit_embeddings, load_weights, new_model
 from surefit.models.model_source import Built, ModelSource, WeightLimits
 from surefit.models.quantize import BYTES_SHARE, quantization, quantize_on_meta
-from surefit.models.quiet_transformers import quiet_transformers
 from surefit.processes import num_processes
-from surefit.regular_files import refuse_special_inside
 from surefit.tasks.task_spec import Head
-from surefit.user_code.remote_code import guard_remote
+from surefit.user_code.named_code import guard_remote
 
 NO_WEIGHTS = rule(
     "SF407",
-    "info",
+    "warning",
     "model folder without weights",
     why="Rows, memory and time are planned from the config; the model could not be run.",
     fix="Add the weights to the folder to train the model.",
@@ -48,16 +55,6 @@ OVER_THIS_MACHINE = rule(
 )
 
 MAX_LAYERS = 10_000
-
-
-TOO_LARGE = rule(
-    "SF870",
-    "info",
-    "weights read by shares",
-    why="The model does not fit in one process beside its training. Each process reads its share "
-    "of the weights when training starts, or draws it, so that planning has only the config.",
-    fix="Nothing to do. Processes with more memory let planning try the model on its rows.",
-)
 
 
 def open_pretrained(
@@ -127,6 +124,7 @@ def open_pretrained(
         trust_remote_code=trust_remote_code,
         weightless=weightless or late,
         late=late,
+        arguments=partial(forward_arguments, config),
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
@@ -239,7 +237,7 @@ def _late(
             "share when training starts. Not done in planning: probes of the model on its rows, "
             "padding-free batches, the trial of the learning rate."
         )
-    return replace(built, findings=(*built.findings, TOO_LARGE.finding(message)))
+    return replace(built, findings=(*built.findings, note(message)))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:
@@ -253,22 +251,15 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
         )
     if folder.is_file() or (name.startswith((".", "/", "~")) and not folder.exists()):
         raise UsageError(f"{name} is not a model folder.", "Check the path.")
-    try:
-        with guard_remote(name, trust_remote_code):
-            config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except SurefitError:
-        raise
-    except Exception as error:  # transformers validates configs in many ways
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        if folder.is_dir():
-            raise UsageError(
-                f"{folder / 'config.json'} is not the config of a transformers model: {first}",
-                "Pass the folder that save_pretrained wrote, or download it again.",
-            ) from None
-        raise UsageError(
-            f"The model {name!r} is neither a local folder nor a model on the hub: {first}",
-            "Check the name, or pass a local folder, tiny:ARCH or module:function.",
-        ) from None
+    what, fix = (
+        f"The model {name!r} is neither a local folder nor a model on the hub",
+        "Check the name, or pass a local folder, tiny:ARCH or module:function.",
+    )
+    if folder.is_dir():
+        what = f"{folder / 'config.json'} is not the config of a transformers model"
+        fix = "Pass the folder that save_pretrained wrote, or download it again."
+    with library_reads(what, fix), guard_remote(name, trust_remote_code):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     _refuse_endless(name, config)
     return config
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
+from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import custom_modules, feature_model_files, lora, lora_files, tiny_mlp
-from surefit.models.generation_files import save_generation
-from surefit.models.insert_projection import projection_recipe, restore_projection
-from surefit.models.lora_merge import merge_adapters, without_adapters
+from surefit.models import (
+    custom_modules,
+    feature_model_files,
+    lora,
+    lora_files,
+    tiny,
+)
+from surefit.models.auto_classes import quiet_transformers
+from surefit.models.lora import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import open_pretrained
 from surefit.models.quantize import prepare_quantized
-from surefit.models.quiet_transformers import quiet_transformers
+from surefit.tasks.generation import SHAPING
 from surefit.tasks.task_spec import Head, TaskSpec
 from surefit.user_code import CodeGate
-from surefit.user_code.remote_code import guard_remote
+from surefit.user_code.named_code import guard_remote
 
 if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS = "model.safetensors"
 RECIPE = "module.json"
+GENERATION = "generation_config.json"
 
 
 def save_model(
@@ -41,7 +47,7 @@ def save_model(
     `when_written` is called with the complete folder before it gets its name.
     """
     recipe = {**source.recipe, "code": source.code}
-    with atomic.new_folder(folder, sealed=True) as temporary:
+    with files.new_folder(folder, sealed=True) as temporary:
         if lora.is_adapted(module):
             _save_adapted(module, lora_files.base_name(source), recipe, temporary)
             lora_files.point_to_base(temporary, folder)
@@ -55,7 +61,28 @@ def _save_reading(encoder: Encoder, folder: Path) -> None:
     """Write how rows are read and texts generated."""
     encoder.save(folder)
     for place in (folder, folder / lora_files.BASE):
-        save_generation(encoder, place)
+        _save_generation(encoder, place)
+
+
+def _save_generation(encoder: Encoder, folder: Path) -> None:
+    """Let plain `generate(do_sample=False)` make the texts that were evaluated.
+
+    Penalties, beams and forced tokens of the base model, which an evaluation leaves out unless
+    `generate.from_model` names them, are not in the file. How the base model samples is.
+    """
+    settings = encoder.settings.get("generate")
+    if not settings or not (folder / GENERATION).is_file():
+        return
+    from transformers import GenerationConfig
+
+    before = read_json(folder / GENERATION, dict[str, Any])
+    kept = {name: value for name, value in before.items() if name not in SHAPING}
+    chosen = {name: value for name, value in settings.items() if name != "do_sample"}
+    try:
+        config: Any = GenerationConfig(**{**kept, **chosen})
+    except ValueError:  # what is kept does not go with what was chosen
+        config = GenerationConfig(**settings)
+    config.save_pretrained(folder)
 
 
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
@@ -68,7 +95,7 @@ def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None
             module.save_pretrained(folder)  # type: ignore[operator]
     else:
         save_weights(module, str(folder / WEIGHTS))
-        atomic.write_json(folder / RECIPE, {**recipe, **projection_recipe(module)})
+        files.write_json(folder / RECIPE, recipe)
 
 
 def _save_adapted(
@@ -85,17 +112,14 @@ def _save_adapted(
             _save_plain(part, recipe, folder / lora_files.BASE)
 
 
-def save_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
-    """Write the model of an adapter folder with its adapters merged; written atomically."""
-    with atomic.new_folder(out) as temporary:
-        write_merged(folder, task, temporary, code)
-
-
 def write_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> None:
-    """Write it into a folder that exists; weights in 4 bits are merged as they are in the files."""
+    """Write the model of an adapter folder, with its adapters merged, into a folder that exists.
+
+    Weights in 4 bits are merged as they are in the files.
+    """
     adapted, encoder = load_model(folder, task, code, quantized=False)
     path = folder / lora_files.BASE / RECIPE
-    recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    recipe = read_json(path, dict[str, Any]) if path.is_file() else {}
     _save_plain(merge_adapters(adapted), recipe, out)
     _save_reading(encoder, out)
 
@@ -122,10 +146,9 @@ def load_model(
         return feature_model_files.load_feature_model(folder, trusted), encoder
     if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
         return _load_pretrained(folder, task.head_for(encoder), trusted), encoder
-    recipe = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
+    recipe = read_json(folder / RECIPE, dict[str, Any])
     if module is None:
         module = _rebuild(recipe, task, encoder, code)
-    restore_projection(module, recipe)
     _load_weights(module, folder / WEIGHTS)
     return module, encoder
 
@@ -163,7 +186,7 @@ def _load_base(
             feature_model_files.load_feature_layers(base, folder)
         return base
     if module is None:
-        module = _rebuild(json.loads(custom_base.read_text("utf-8")), task, encoder, code)
+        module = _rebuild(read_json(custom_base, dict[str, Any]), task, encoder, code)
     if not lora.is_adapted(module):
         _load_weights(module, custom_base.with_name(WEIGHTS))
     return module
@@ -187,8 +210,8 @@ def _load_pretrained(folder: Path, head: Head | None, trust_remote_code: bool) -
 
 
 def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder, code: CodeGate) -> nn.Module:
-    if recipe.get("tiny") == tiny_mlp.NAME:
-        return tiny_mlp.open_mlp().build(task.head_for(encoder), encoder).module
+    if recipe.get("tiny") == tiny.NAME:
+        return tiny.open_mlp().build(task.head_for(encoder), encoder).module
     if "function" not in recipe:
         raise UsageError(
             f"The run trained a {recipe['class']} object passed in from Python; the run's folder "

@@ -1,29 +1,110 @@
-"""Shrinks the default config of a transformers architecture to a tiny model."""
+"""Shrinks the config of a transformers architecture to a tiny model, and lists which can be.
+
+Sizes are replaced by the names that configs give them. What `tiny:` can build is every architecture
+that transformers has for a task, without those in UNBUILT; `tests/slow/test_tiny_architectures.py`
+builds and steps each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from surefit.models.auto_classes import FAMILY_OF
 from surefit.models.config_sizes import OFFSET_POSITIONS
-from surefit.models.tiny_architectures import (
-    ALIASES,
-    MODEL_TYPES,
-    OVERRIDES,
-    REQUIRED,
-    check_architecture,
-)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-DEFAULT_TOKEN_IDS: dict[str, int | None] = {
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
+_SIZES = "its sizes depend on each other, so its config cannot be made small"
+_MORE_INPUTS = "it reads images, sound or places on a page together with text"
+_AHEAD = "its tokens see later ones"
+_EOS = "it classifies by the eos tokens of encoder and decoder, which rows do not have alike"
+_IMAGE = "it cannot be built for small images"
+UNBUILT: dict[str, dict[str, str]] = {
+    "causal-lm": {
+        _MORE_INPUTS: "gemma3n gemma4_assistant gemma4_unified_assistant git musicgen "
+        "musicgen_melody",
+        _AHEAD: "cpmant xlnet",
+        _SIZES: "bamba blt cohere_compass_text dbrx gpt_neo granitemoehybrid hrm_text "
+        "lfm2_moe prophetnet qwen4_exp qwen4_exp_text zamba zamba2",
+    },
+    "masked-lm": {_SIZES: "perceiver"},
+    "seq2seq": {
+        _MORE_INPUTS: "audioflamingo3 glmasr granite_speech granite_speech_plus "
+        "moss_transcribe_diarize musicflamingo nemo_speechlm qwen2_audio qwen3_asr vibevoice_asr "
+        "voxtral voxtral_realtime",
+        _SIZES: "fsmt",
+    },
+    "image-classification": {
+        _IMAGE: "cvt dinat donut-swin efficientnet hgnet_v2 imagegpt levit mobilenet_v1 "
+        "mobilevitv2 perceiver pp_lcnet siglip2 swiftformer textnet timm_wrapper",
+        _MORE_INPUTS: "shieldgemma2",
+    },
+    "image-segmentation": {
+        _IMAGE: "beit data2vec-vision dpt mobilenet_v2 mobilevit mobilevitv2 sapiens2 tipsv2_dpt "
+        "upernet",
+    },
+    "audio-classification": {_SIZES: "sew sew-d"},
+    "text-classification": {
+        _EOS: "bart bigbird_pegasus mbart mt5 mvp plbart t5 umt5",
+        _MORE_INPUTS: "layoutlmv2 layoutlmv3 lilt",
+        _SIZES: "cohere_compass_text gpt_neo zamba zamba2",
+    },
+    "token-classification": {
+        _MORE_INPUTS: "bros layoutlmv2 layoutlmv3 lilt qwen3_asr",
+        _SIZES: "gpt_neo",
+    },
 }
-"""None keeps the default of the config; an id replaces it."""
+"""Architectures that `tiny:` cannot build, by family and reason."""
+
+
+@lru_cache
+def tiny_families() -> dict[str, tuple[str, ...]]:
+    """The architectures that `tiny:` builds, by family."""
+    import transformers
+
+    short, found = {kind: arch for arch, kind in MODEL_TYPES.items()}, {}
+    for auto, family in FAMILY_OF.items():
+        listed = getattr(transformers, auto)._model_mapping._model_mapping
+        unbuilt = " ".join(UNBUILT[family].values()).split()
+        found[family] = tuple(sorted(short.get(a, a) for a in listed if a not in unbuilt))
+    return found
+
+
+MODEL_TYPES = {"ast": "audio-spectrogram-transformer"}
+"""What transformers calls architectures that are known by a shorter name."""
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "ast": {"patch_size": 16, "frequency_stride": 16, "time_stride": 16},
+    "bit": {"num_groups": 4, "embedding_size": 16},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": {"expand": 1},
+    "mobilenet_v2": {"output_stride": 8, "depth_multiplier": 0.35},
+    "mobilevit": {"output_stride": 16},
+    "reformer": {"axial_pos_embds": False},
+    "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
+    "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
+    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Settings of architectures whose sizes depend on each other."""
+
+# None by default in some configs, whose models cannot be built without a value.
+REQUIRED = (
+    *("head_dim", "num_key_value_heads", "vocab_size", "n_routed_experts", "n_shared_experts"),
+    "num_experts_per_tok",
+)
+_FIRST_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_START_TOKENS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
+_LAST_TOKENS = ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id")
 
 
 @dataclass(frozen=True)
@@ -37,31 +118,55 @@ class TinySizes:
     max_positions: int = 512
     image_size: int = 32
 
-    def by_alias(self) -> dict[str, int]:
-        """The size behind each key of ALIASES."""
-        head_dim = self.hidden_size // self.num_heads
-        return {
-            "hidden": self.hidden_size,
-            "stem": self.hidden_size // 8,
-            "inner": 4 * self.hidden_size,
-            "expert_inner": self.hidden_size,
-            "layers": self.num_layers,
-            "heads": self.num_heads,
-            "kv_heads": self.num_heads,
-            "head_dim": head_dim,
-            "half_head": head_dim // 2,
-            "mamba_heads": 2 * self.num_heads,
-            "mamba_inner": 2 * self.hidden_size,
-            "rank": 16,
-            "experts": 4,
-            "few": 2,
-            "one": 1,
-            "none": 0,
-            "positions": self.max_positions,
-            "vocab": self.vocab_size,
-            "image": self.image_size,
-            "patch": max(1, self.image_size // 8),
-        }
+    @cached_property
+    def by_name(self) -> list[tuple[str, int]]:
+        """Patterns of the names that configs give to sizes, and the size; the first one counts."""
+        width, heads = self.hidden_size, self.num_heads
+        return [
+            (r"num_kv_shared_layers", 0),
+            (r"(n|mamba_n|o|topk|num_expert)_groups?|.*shared_experts|first_k_dense_replace", 1),
+            (r"num_nextn_predict_layers|num_self_attends_per_block|num_dense_layers", 1),
+            (r"moe_layer_start_index|interleave_moe_layer_step", 1),
+            (r"num_experts_per_tok(en)?|moe_topk|moe_k", 2),
+            (r".*experts|zero_expert_num", 4),
+            (r"conv_pos_kernel_size", 3),
+            (r"conv_depthwise_kernel_size", 7),
+            (r"num_conv_pos_embedding_groups", 4),
+            (r"num_conv_pos_embeddings|(?!embedding_).*_rank|.*state_size|mamba_d_state", 16),
+            (r"hidden_size_per_layer_input|router_hidden_size", 16),
+            (r"(num_)?((en|de)coder_|hidden_)?layers|n_layers?|num_blocks", self.num_layers),
+            (r"mamba_n(um)?_heads", 2 * heads),
+            (r".*heads|n_head", heads),
+            (r"qk_(nope|rope)_head_dim", width // heads // 2),
+            (
+                r".*head_dim|.*d_head|d_kv|rotary_dim|kv_channels|attention_head_size",
+                width // heads,
+            ),
+            (r"(moe|shared_expert)_intermediate_size|expert_ffn_hidden_size", width),
+            (r"mamba_d_ssm", 2 * width),
+            (r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|dff|d_inner|hidden_dim", 4 * width),
+            (r"ffn_hidden_size|feed_forward_size", 4 * width),
+            (r"embed_dim", width // 8),
+            (r"(entity_|decoder_)?vocab_size(_per_layer_input)?", self.vocab_size),
+            (r"max_((en|de)coder_)?position_embeddings|n_positions|n_ctx", self.max_positions),
+            (r"max_seq_len|model_max_length|context_length", self.max_positions),
+            (r"max_(source|target)_positions", self.max_positions),
+            (r"image_size|input_size", self.image_size),
+            (r"patch_size", max(1, self.image_size // 8)),
+            (
+                r".*hidden_size|d_model|n_embd|.*emb(ed|edding)?_(size|dim)|word_embed_proj_dim",
+                width,
+            ),
+            (r"dim|projection_dim|pooler_output_size|dim_model_base|lru_width|d_latents", width),
+            (
+                r"embedding_rank|intra_bottleneck_size|classifier_proj_size|prediction_head_size",
+                width,
+            ),
+        ]
+
+    def named(self, key: str) -> int | None:
+        """The size of a setting; None if it is no size."""
+        return next((size for name, size in self.by_name if re.fullmatch(name, key)), None)
 
 
 DEFAULT_SIZES = TinySizes()
@@ -76,119 +181,107 @@ def tiny_config(
 ) -> PretrainedConfig:
     """Return a small config of a transformers architecture.
 
-    `family` is a key of FAMILIES; with "causal-lm", encoders such as BERT become decoders. Special
+    `family` is one of FAMILY_OF; with "causal-lm", encoders such as BERT become decoders. Special
     token ids keep their defaults where the vocabulary has them.
 
     >>> tiny_config("llama", TinySizes(vocab_size=300, num_layers=1)).num_hidden_layers
     1
     """
-    check_architecture(arch, family)
-    return shrink_config(
-        arch, sizes, DEFAULT_TOKEN_IDS, num_labels=num_labels, is_decoder=family == "causal-lm"
-    )
-
-
-def shrink_config(
-    arch: str,
-    sizes: TinySizes,
-    token_ids: Mapping[str, int | None],
-    *,
-    num_labels: int | None = None,
-    is_decoder: bool = False,
-) -> PretrainedConfig:
-    """Return the default config of any architecture rebuilt with `sizes`, listed or not."""
     from transformers import AutoConfig
 
+    _check_architecture(arch, family)
     kind = MODEL_TYPES.get(arch, arch)
-    default, table = AutoConfig.for_model(kind).to_dict(), sizes.by_alias()
+    default = AutoConfig.for_model(kind).to_dict()
     if arch in OFFSET_POSITIONS:
-        offset = token_ids["pad_token_id"] or default.get("pad_token_id") or 0
-        table["positions"] += offset + 1
-    small = _shrink(default, table, token_ids)
+        room = sizes.max_positions + (default.get("pad_token_id") or 0) + 1
+        sizes = replace(sizes, max_positions=room)
+    small = _shrink(default, sizes)
     if num_labels is not None:
         small["num_labels"] = num_labels
-    if is_decoder and not default.get("is_encoder_decoder"):
+    if family == "causal-lm" and not default.get("is_encoder_decoder"):
         small |= {key: True for key in ("is_decoder", "causal") if key in default}
-    for key, value in OVERRIDES.get(arch, {}).items():
-        small[key] = table[value] if isinstance(value, str) and value in table else value
-    config: PretrainedConfig = AutoConfig.for_model(kind, **small)
+    config: PretrainedConfig = AutoConfig.for_model(kind, **small | OVERRIDES.get(arch, {}))
     return config
 
 
-def _shrink(
-    default: dict[str, Any], sizes: dict[str, int], token_ids: Mapping[str, int | None]
-) -> dict[str, Any]:
+def _check_architecture(arch: str, family: str | None) -> None:
+    """Raise ValueError, with the reason or the nearest names, unless `tiny:` can build `arch`."""
+    families = tiny_families()
+    known = families[family] if family else sorted(set().union(*families.values()))
+    if arch in known:
+        return
+    kind = f"an architecture for {family}" if family else "an architecture"
+    reasons = (r for name in ([family] if family else UNBUILT) for r in UNBUILT[name].items())
+    why = next((reason for reason, names in reasons if arch in names.split()), None)
+    near = difflib.get_close_matches(arch, known, n=3, cutoff=0.5)
+    hint = (
+        f"close matches: {', '.join(near)}" if near else f"there are {len(known)}, e.g. {known[0]}"
+    )
+    raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that can be built small; {why or hint}")
+
+
+def _shrink(default: dict[str, Any], sizes: TinySizes) -> dict[str, Any]:
     """Return the settings that change, of a default config and of the configs inside it."""
-    named = {name: sizes[role] for role, names in ALIASES.items() for name in names.split()}
-    if "depths" in default:  # the stages set the number of layers and the hidden size
-        named = {k: v for k, v in named.items() if k not in ("num_layers", "hidden_size")}
     small: dict[str, Any] = {}
     for key, value in default.items():
+        size = sizes.named(key)
         if isinstance(value, dict) and value.get("model_type"):
-            small[key] = _shrink(value, sizes, token_ids) | {"model_type": value["model_type"]}
+            small[key] = _shrink(value, sizes) | {"model_type": value["model_type"]}
         elif isinstance(value, list | tuple):
             small |= _shrink_list(key, list(value), default.get("num_hidden_layers"), sizes)
-        elif key == "patch_size" and isinstance(value, int):
-            small[key] = min(value, named[key])
         elif isinstance(value, float) and "drop" in key:
             small[key] = 0.0  # a model this small underfits; dropout would not help it
-        elif key in named and (type(value) is int or (value is None and key in REQUIRED)):
-            small[key] = named[key]
+        elif size is not None and (type(value) is int or (value is None and key in REQUIRED)):
+            small[key] = min(value or size, size) if key == "patch_size" else size
+    if "depths" in default:  # the stages set the number of layers and the hidden size
+        small = {k: v for k, v in small.items() if k not in ("num_layers", "hidden_size")}
+    if "feat_extract_norm" in default:
+        small["feat_extract_norm"] = "layer"  # padding is kept out by the attention mask
+    if "qk_rope_head_dim" in small and default.get("head_dim") == default["qk_rope_head_dim"]:
+        small["head_dim"] = small["qk_rope_head_dim"]
     if default.get("num_key_value_heads") not in (None, default.get("num_attention_heads")):
-        small["num_key_value_heads"] = sizes["heads"] // (1 if sizes["heads"] % 2 else 2)
-    return small | _token_ids(default, sizes["vocab"], token_ids)
+        small["num_key_value_heads"] = sizes.num_heads // (1 if sizes.num_heads % 2 else 2)
+    return small | _token_ids(default, sizes.vocab_size)
 
 
 def _shrink_list(
-    key: str, values: list[Any], default_layers: int | None, sizes: dict[str, int]
+    key: str, values: list[Any], default_layers: int | None, sizes: TinySizes
 ) -> dict[str, list[Any]]:
     """Return a setting that has one value per stage, or one per layer, for the tiny model.
 
     The layers cycle through the kinds in the default, so that two layers have both kinds of
     attention.
     """
-    stages = range(len(values))
+    count, layers = len(values), sizes.num_layers
     if key in ("hidden_sizes", "embed_dims", "embed_dim"):
-        return {key: [sizes["hidden"] // 2 ** (len(values) - 1 - i) for i in stages]}
+        return {key: [sizes.hidden_size // 2**i for i in reversed(range(count))]}
     if key in ("num_heads", "num_attention_heads"):
-        return {key: [min(2**i, sizes["heads"]) for i in stages]}
+        return {key: [min(2**i, sizes.num_heads) for i in range(count)]}
     if key in ("depths", "depth"):
-        return {key: [min(depth, sizes["layers"]) for depth in values]}
-    if key == "image_size":
-        return {key: [sizes["image"] for _ in stages]}
-    if len(values) != default_layers:
+        return {key: [min(depth, layers) for depth in values]}
+    if key in ("image_size", "conv_dim"):
+        return {key: [sizes.image_size if key == "image_size" else 32] * count}
+    if count != default_layers:
         return {}
     kinds = [value for i, value in enumerate(values) if value not in values[:i]]
-    if key in ALIASES["inner"].split():
-        kinds = [sizes["inner"]]
-    return {key: (kinds * sizes["layers"])[: sizes["layers"]]}
+    kinds = [4 * sizes.hidden_size] if key == "intermediate_size" else kinds
+    return {key: (kinds * layers)[:layers]}
 
 
-def _token_ids(
-    default: dict[str, Any], vocab_size: int, given: Mapping[str, int | None]
-) -> dict[str, int]:
-    """Return the special token ids: as given, else the default, else the first few ids.
+def _token_ids(default: dict[str, Any], vocab_size: int) -> dict[str, int]:
+    """Return the special token ids that change: those beyond the vocabulary get the first few ids.
 
     Placeholder tokens of images and audio stay outside the vocabulary, so that no text has them.
     """
     ids: dict[str, int] = {}
-    for position, (key, token_id) in enumerate(given.items()):
-        if token_id is not None:
-            ids[key] = token_id
-        elif default.get(key) is not None and not _is_below(default[key], vocab_size):
-            ids[key] = min(position, vocab_size - 1)
-    moved = {default[key]: ids[key] for key in ids if isinstance(default.get(key), int)}
-    for key in ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"):
+    for key in (*_FIRST_TOKENS, *_LAST_TOKENS):
+        given = default.get(key)
+        if given is not None and np.max(given) >= vocab_size:
+            ids[key] = min(_FIRST_TOKENS.get(key, vocab_size), vocab_size - 1)
+    moved = {default[key]: ids[key] for key in ids if isinstance(default[key], int)}
+    for key in _START_TOKENS:
         if isinstance(default.get(key), int):
             ids[key] = moved.get(default[key], min(default[key], vocab_size - 1))
-    for key in ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id"):
-        if not _is_below(default.get(key, 0) or 0, vocab_size):
-            ids[key] = vocab_size - 1
     if default.get("is_encoder_decoder") and default.get("decoder_start_token_id") is None:
         ids["decoder_start_token_id"] = ids.get("pad_token_id", default.get("pad_token_id") or 0)
     return ids
-
-
-def _is_below(token_id: Any, vocab_size: int) -> bool:
-    """Return whether a token id, or every one of a list of them, is in the vocabulary."""
-    return all(i < vocab_size for i in (token_id if isinstance(token_id, list) else [token_id]))

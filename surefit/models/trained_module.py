@@ -5,21 +5,24 @@ The folder holds the weights and the name of the code, and brings no permission 
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from surefit.core.foreign import read_json
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.models import custom_modules, tiny_mlp
-from surefit.models.model_rules import NEW_HEAD, UNSUITABLE_MODEL
+from surefit.models import custom_modules, tiny
+from surefit.models.load_weights import UNSUITABLE_MODEL, report_new
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.save_model import RECIPE, WEIGHTS
-from surefit.stored_files import reading
 from surefit.tasks.task_spec import Head
 from surefit.user_code import CodeGate
 from surefit.user_code.run_code import code_of_folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def find_module_folder(name: str) -> Path | None:
@@ -30,10 +33,9 @@ def find_module_folder(name: str) -> Path | None:
 
 def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: bool) -> ModelSource:
     """A source that builds the module as its run did, with the weights of the folder."""
-    with reading(folder / RECIPE):
-        recipe: dict[str, Any] = json.loads((folder / RECIPE).read_text(encoding="utf-8"))
-    if recipe.get("tiny") == tiny_mlp.NAME:
-        source = tiny_mlp.open_mlp()
+    recipe = read_json(folder / RECIPE, dict[str, Any])
+    if recipe.get("tiny") == tiny.NAME:
+        source = tiny.open_mlp()
     elif "function" in recipe:
         gate = code_of_folder(code, Path(name), _run_id(folder))
         source = custom_modules.open_function(recipe["function"], gate)
@@ -58,8 +60,7 @@ def _run_id(folder: Path) -> Any:
     plan = folder.parent / "plan.json"
     if folder.name != "model" or not plan.is_file():
         return None
-    with reading(plan):
-        return json.loads(plan.read_text(encoding="utf-8")).get("run_id")
+    return read_json(plan, dict[str, Any]).get("run_id")
 
 
 def _with_weights(built: Built, path: Path, name: str) -> Built:
@@ -76,7 +77,8 @@ def _with_weights(built: Built, path: Path, name: str) -> Built:
         ) from None
     module = built.module
     own = module.state_dict()
-    fitting = {key: saved[key] for key in saved.keys() & own.keys() if _fits(saved, own, key)}
+    shared = saved.keys() & own.keys()
+    fitting = {key: saved[key] for key in shared if saved[key].shape == own[key].shape}
     if not fitting:
         raise UNSUITABLE_MODEL.error(
             f"The weights of {name} fit no layer of the module that its code makes.",
@@ -87,10 +89,18 @@ def _with_weights(built: Built, path: Path, name: str) -> Built:
     new = sorted(k for k, v in own.items() if k not in fitting and v.data_ptr() not in loaded)
     if not new:
         return built
-    shown = ", ".join(new[:4]) + (" …" if len(new) > 4 else "")
-    found = NEW_HEAD.finding(f"{len(new)} weights start untrained: {shown}")
-    return replace(built, findings=(*built.findings, found), newly_initialized=tuple(new))
+    findings = (*built.findings, *report_new(new))
+    return replace(built, findings=findings, newly_initialized=tuple(new))
 
 
-def _fits(saved: dict[str, Any], own: dict[str, Any], key: str) -> bool:
-    return bool(saved[key].shape == own[key].shape)
+def saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers in the state of a module; not what layers add to it, as quantized ones do."""
+    state = module.state_dict(keep_vars=True)
+    buffers = module.named_buffers(remove_duplicate=False)
+    return {name: buffer for name, buffer in buffers if name in state}
+
+
+def trained_tensors(module: nn.Module) -> dict[str, Any]:
+    """The weights that are trained, and the buffers: the module's own tensors."""
+    weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return {**weights, **saved_buffers(module)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.further_columns import base_role
-from surefit.data.joint_columns import join_columns
+from surefit.data.extra_columns import base_role
+from surefit.data.label_columns import join_columns
 from surefit.data.python.streams import Stream
 from surefit.data.table import Table
 from surefit.encode.array_per_file import join_parts

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.loading import prefetch
+from surefit.config import RunConfig
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.kernels.compiling import not_compiled
+from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
-from surefit.models.quiet_transformers import quiet_transformers
-from surefit.models.shard_module import gathered, is_sharded, reshard
+from surefit.models.sharding import (
+    gathered,
+    is_sharded,
+    reshard,
+)
 from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
 from surefit.tasks.generation import own_config
@@ -50,6 +55,14 @@ class EvaluationSettings:
     max_new_tokens: int = 64
     max_batches: int | None = None
     """Only so many batches per process, those with the longest rows first; None for all."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> EvaluationSettings:
+        """Return how a run evaluates, in training and afterwards."""
+        generate = config.generate
+        return cls(
+            config.micro_batch_rows, config.max_tokens, generate.rows, generate.max_new_tokens
+        )
 
 
 @dataclass(frozen=True)
@@ -111,13 +124,15 @@ def _measure(
     for done, batch in enumerate(prefetch(passes, partial(pipeline.batch, store))):
         progress("evaluating", min(done, len(mine)), len(mine))
         weight = 1 if done < len(mine) else 0
-        outputs = pipeline.outputs(batch)
+        outputs, scored = _outputs(pipeline, batch)
         for name, metric in metrics.items():
-            if name == "loss" or not has_module_loss(outputs):
+            if name == "loss":
                 _add(totals[name], metric.sums(outputs, batch), weight)
-        if own and weight and not has_module_loss(outputs):
+            elif scored is not None:
+                _add(totals[name], metric.sums(scored, batch), weight)
+        if own and weight and scored is not None:
             assert pipeline.task.predicted_values is not None
-            values = pipeline.task.predicted_values(outputs, batch, pipeline.encoder)
+            values = pipeline.task.predicted_values(scored, batch, pipeline.encoder)
             for each in own.values():
                 each.add(*values)
     progress("evaluating", len(mine), len(mine))
@@ -127,6 +142,18 @@ def _measure(
             reduced = {key: group.reduce(value) for key, value in sums.items()}
             found |= _figures(name, metrics[name], reduced)
     return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
+
+
+def _outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What the loss is computed from, and what metrics are: the outputs of the call that prediction
+    makes, or None where they have no scores. A module's own loss takes a call apart.
+    """
+    targets = pipeline.call.targets
+    if not targets.own_loss:
+        outputs = pipeline.predicted(batch)
+        return outputs, None if has_module_loss(outputs) else outputs
+    scored = pipeline.predicted(batch) if targets.scored else None
+    return pipeline.outputs(batch), scored  # last: a module may keep the targets it was given
 
 
 def _share(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.field import NUM_TARGETS, OWN
 from surefit.batches.loading import to_batch
-from surefit.data.joint_columns import join_columns
+from surefit.data.label_columns import join_columns
 from surefit.data.nested_columns import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness
 from surefit.data.table import Table
-from surefit.encode.augment.mixing import FIELDS as MIXED_FIELDS
+from surefit.encode.augment.array_changes import FIELDS as MIXED_FIELDS
 from surefit.encode.drop_reasons import describe_counts
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.store import Store
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from surefit.encode.augment.augmented_copies import AugmentedCopies
     from surefit.pipeline.pipeline import Pipeline
 
-DIVISOR = "divisor"
+DIVISOR = f"{OWN}divisor"
 """The column of a live batch that states what its loss is divided by."""
 GIVE_ROWS = (
     "Let the Dataset give a row that can be trained on whenever it is read. Then resume the run."
@@ -46,7 +47,7 @@ def live_batch(
         columns = [prepare(row, epoch, *n) for row, n in zip(columns, numbers, strict=True)]
     fields = {**MIXED_FIELDS, **pipeline.fields}
     batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
-    counted = {"num_targets": sum(row.num_targets for row in read)}
+    counted = {NUM_TARGETS: sum(row.num_targets for row in read)}
     own = pipeline.collate_fn is not None  # which may change the targets
     return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
 

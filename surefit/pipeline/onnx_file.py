@@ -17,8 +17,8 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.errors import UsageError, describe_error
-from surefit.kernels.packed_body import Varlen
-from surefit.models.call import Call
+from surefit.models.call import Call, refuse_without_targets
+from surefit.models.module_outputs import pick_output
 from surefit.pipeline.pipeline import Pipeline
 
 NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -37,13 +37,9 @@ def require_onnx() -> None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"To write ONNX needs {', '.join(missing)}, which {_is(missing)} not installed.",
+            f"To write ONNX needs {', '.join(missing)}, not installed here.",
             "Install the extra: pip install 'surefit[onnx]'",
         )
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def write_onnx(pipeline: Pipeline, table: Table, path: Path) -> float:
@@ -52,8 +48,9 @@ def write_onnx(pipeline: Pipeline, table: Table, path: Path) -> float:
     The difference is that of the file's outputs, computed by onnxruntime, and the module's, on
     two batches of the table's rows, relative to the largest output.
     """
+    refuse_without_targets(pipeline.call, pipeline.module)
     batches = [*_batches(pipeline, table)]
-    module, call = pipeline.module.eval(), _call(pipeline)
+    module, call = pipeline.module.eval(), pipeline.for_prediction.call
     columns = list(dict.fromkeys(call.arguments.values()))
     given = [{name: batch[name] for name in columns if name in batch} for batch in batches]
     expected = [_outputs(module, call, batch) for batch in given]
@@ -82,23 +79,21 @@ def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
         yield predicting.collate([chosen[n % len(chosen)] for n in range(size)])
 
 
-def _call(pipeline: Pipeline) -> Call:
-    """How the module is called to predict, without what only training adds."""
-    return replace(pipeline.call, head=None, on_batch=None, auxiliary=None, varlen=Varlen())
-
-
 def _outputs(module: Any, call: Call, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that the module returns, by name; one alone is the logits."""
+    """The tensors that the module returns, by name; the one that predictions use is the first.
+
+    Without names, that one is `logits`, and the others are numbered.
+    """
     import torch
 
     with torch.no_grad():
         made = call(module, batch)
-    raw = getattr(made, "raw", made)
-    if isinstance(raw, torch.Tensor):
-        return {"logits": raw}
-    parts = raw.items() if isinstance(raw, Mapping) else enumerate(raw)
-    named = {n if isinstance(n, str) else f"output_{n}": part for n, part in parts}
-    return {name: part for name, part in named.items() if isinstance(part, torch.Tensor)}
+    picked = pick_output(getattr(made, "raw", made), call.sizes, call.asked)
+    used = {} if picked.key is None else {picked.key: picked.tensors[picked.key]}
+    return {
+        key if isinstance(key, str) else "logits" if key in used else f"output_{key}": part
+        for key, part in {**used, **picked.others}.items()
+    }
 
 
 def _convert(

@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.batch_layout import PADDED, Layout, is_padding_free
+from surefit.batches.batch_layout import PADDED, PADDING_FREE, Layout
 from surefit.encode.encoder import Encoder
 from surefit.kernels.choose_head import from_choice
 from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import use_varlen_attention
 from surefit.kernels.varlen_kernels import BY_ROW
 from surefit.models.auxiliary_loss import find_auxiliary_loss
-from surefit.models.call import Names, match_arguments, with_module_loss
+from surefit.models.call import Names, OwnLoss, TargetUse, match_arguments, with_module_loss
+from surefit.models.class_scores import StepScores
 from surefit.models.save_model import load_model
-from surefit.models.step_scores import StepScores
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import RowGroups
 from surefit.tasks.class_loss import read_class_loss
-from surefit.tasks.task_spec import TaskSpec
+from surefit.tasks.task_spec import Loss, TaskSpec
 from surefit.user_code import CodeGate
 
 if TYPE_CHECKING:
@@ -32,11 +32,14 @@ def open_pipeline(
     task: TaskSpec,
     plan: Mapping[str, Any],
     code: CodeGate,
-    seed: int = 0,
     module: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
+    loss_fn: Callable[..., Any] | None = None,
 ) -> Pipeline:
-    """Load the model in `folder`; `plan` is the run's, which keeps what was chosen by trying."""
+    """Load the model in `folder`; `plan` is the run's, which keeps what was chosen by trying.
+
+    With a `loss_fn`, rows need the columns that it reads.
+    """
     module, encoder = load_model(folder, task, code, module)
     fields = task.fields_for(encoder)
     columns = batch_columns(fields)
@@ -46,10 +49,13 @@ def open_pipeline(
     call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
-    encoder = only_read(encoder, call)
+    loss: Loss
+    if loss_fn is None:
+        encoder, loss = only_read(encoder, call), with_module_loss(task.loss_for(encoder))
+    else:
+        loss = OwnLoss(loss_fn)
     fields = task.fields_for(encoder)
-    loss = with_module_loss(task.loss_for(encoder))
-    opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
+    opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, plan["seed"])
     return apply_choices(opened, plan.get("choices", {}))
 
 
@@ -62,12 +68,16 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
     if choices.get("step_scores"):
         scores = StepScores(**choices["step_scores"])
         pipeline = replace(pipeline, call=replace(pipeline.call, step_scores=scores))
+    if choices.get("targets"):
+        use = choices["targets"]
+        targets = TargetUse(**{**use, "columns": tuple(use["columns"])})
+        pipeline = replace(pipeline, call=replace(pipeline.call, targets=targets))
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
     head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
     if head is not None:
         head = replace(head, smoothing=label_smoothing(pipeline.encoder))
     labelled = labelled if head is not None else None
-    wanted = is_padding_free(choices.get("rows", ""))
+    wanted = choices.get("rows") == PADDING_FREE
     kernel = choices.get("attention", BY_ROW)
     padding_free = wanted and use_varlen_attention(pipeline.module, kernel)
     varlen = find_varlen(pipeline.module) if padding_free else pipeline.call.varlen

@@ -15,20 +15,24 @@ from surefit.batches.batch_layout import PADDED, Layout
 from surefit.batches.collate import is_masked
 from surefit.batches.field import Field, lead_column
 from surefit.batches.loading import Prepare, load_batch, to_batch
+from surefit.batches.order import Batches
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.encode.augment.mixing import FIELDS as MIXED_FIELDS
+from surefit.encode.augment.array_changes import FIELDS as MIXED_FIELDS
 from surefit.encode.encode_table import encode_rows
 from surefit.encode.encoded_row import EncodedRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
 from surefit.errors import UsageError
+from surefit.kernels.packed_body import Varlen
 from surefit.kernels.tied_embeddings import find_input_embedding
 from surefit.models.call import Call, Names
+from surefit.models.class_scores import SingleLogit
+from surefit.models.frozen_precision import lower_frozen
 from surefit.models.meta_copy import meta_copy
-from surefit.models.one_score import OneScore
+from surefit.models.module_outputs import SETTING as OUTPUTS
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
 from surefit.pipeline.live_batch import ReadAnew, live_batch
@@ -41,9 +45,10 @@ from surefit.tasks.classes import ALL_PROBABILITIES, is_multi_label
 from surefit.tasks.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
-    from surefit.encode.augment.array_augment import EpochRows
+    from surefit.encode.augment.array_augment import ArrayAugment, EpochRows
     from surefit.encode.augment.augmented_copies import AugmentedCopies
 
 
@@ -136,8 +141,12 @@ class Pipeline:
         return self.live is not None and not (per_row and weights is None)
 
     def outputs(self, batch: Batch) -> Any:
-        """What the module makes of a batch."""
+        """What the module makes of a batch in training."""
         return self.call(self.module, batch)
+
+    def predicted(self, batch: Batch) -> Any:
+        """What the module makes of a batch without its targets: what metrics compare with them."""
+        return self.call.predicting(self.module, batch)
 
     def evaluate(
         self,
@@ -174,9 +183,12 @@ class Pipeline:
 
     @property
     def for_prediction(self) -> Pipeline:
-        """The same, for rows without targets and without columns that only a loss reads."""
+        """The same, for rows without targets and without what only training reads or adds."""
         encoder = only_read(self.encoder.without(self.task.targets), self.call)
-        return replace(self, encoder=encoder)
+        call = replace(
+            self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
+        )
+        return replace(self, encoder=encoder, call=call)
 
     def with_probabilities(self, which: str) -> Pipeline:
         """The same, predicting the probabilities of all classes."""
@@ -216,16 +228,17 @@ def num_outputs(task: TaskSpec, encoder: Encoder) -> int | None:
 
 
 def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
-    """The names, with the scores that the task needs of a model.
+    """The names, with the scores that the task needs of a model, and the output the user names.
 
     One score is enough for two classes that exclude each other.
     """
-    count, one_score = num_outputs(task, encoder), None
+    count, single_logit = num_outputs(task, encoder), None
     head, exclusive = task.head_for(encoder), not is_multi_label(encoder)
     if head is not None and task.class_scores is not None and exclusive and count == 2:
         rank = 2 + task.fields_for(encoder)["labels"].rank
-        one_score = OneScore(rank, 1 if head.per_pixel else -1)
-    return replace(names, num_outputs=count, one_score=one_score)
+        single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
+    asked = encoder.settings.get(OUTPUTS)
+    return replace(names, num_outputs=count, single_logit=single_logit, asked=asked)
 
 
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:
@@ -250,3 +263,50 @@ def batch_columns(fields: Mapping[str, Field]) -> list[str]:
     if lead is not None and is_masked(fields[lead]) and "attention_mask" not in columns:
         columns.append("attention_mask")
     return columns
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained on what: all that memory, time and the loop depend on."""
+
+    pipeline: Pipeline
+    train: Store
+    validation: Store
+    batches: Batches
+    num_steps: int
+    epochs: int = 1
+    eval_every: int | None = None
+    generates: tuple[int, int] | None = None
+    """Rows and new tokens that each evaluation generates."""
+    autocast_dtype: torch.dtype | None = None
+    """The lower precision of mixed precision; None for float32."""
+    kept_bytes: int = 0
+    """Memory of the predictions that the user's own metrics keep in an evaluation."""
+    augment: ArrayAugment | None = None
+    """How training rows are changed in each epoch; evaluations and probes have them as they are."""
+
+    parallel: str = "ddp"
+    """How several processes share the model: each has the whole, or a shard (fsdp)."""
+    gathers_whole: bool = False
+    """Whether a divided model is gathered as a whole, not block by block."""
+    frozen_dtype: torch.dtype | None = None
+    """What frozen matrices are cast to when training begins; None leaves them."""
+
+    @property
+    def on_meta(self) -> tuple[nn.Module, Call]:
+        """The module on the meta device as it is trained, and its Call; for traces."""
+        module, call = self.pipeline.on_meta
+        lower_frozen(module, self.frozen_dtype)
+        return module, call
+
+    def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
+        """Training rows as one batch of tensors, augmented as in that epoch."""
+        source = self.train if self.augment is None else self.augment.in_epoch(epoch)
+        return self.pipeline.batch(source, rows, epoch, device)
+
+    @property
+    def num_evaluations(self) -> int:
+        """How often the validation rows are evaluated."""
+        if not len(self.validation):
+            return 0
+        return max(1, self.num_steps // self.eval_every) if self.eval_every else self.epochs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.kernels.compiling import not_compiled
+from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
-from surefit.models.call import Names, match_arguments
-from surefit.models.model_rules import UNSUITABLE_MODEL
-from surefit.models.quiet_transformers import quiet_transformers
+from surefit.models.call import refuse_without_targets
+from surefit.models.load_weights import UNSUITABLE_MODEL
 from surefit.pipeline.row_groups import group_rows, row_chunks
 
 if TYPE_CHECKING:
@@ -91,15 +92,13 @@ def _predict_batch(
             raise UNSUITABLE_MODEL.error(
                 f"The task {task.name} has no `decode`, so it cannot predict."
             )
+        refuse_without_targets(pipeline.call, pipeline.module)
         batch = pipeline.collate(rows)
-        names = Names(pipeline.call.arguments)
-        call, _ = match_arguments(pipeline.module, list(batch), names)  # forward may need labels
-        known = pipeline.call
-        call = replace(
-            call,
-            clock=known.clock,
-            step_scores=known.step_scores,
-            num_outputs=known.num_outputs,
-            one_score=known.one_score,
-        )
-        return task.decode(call(pipeline.module, batch), batch, encoder)
+        outputs = pipeline.outputs(batch)
+        if task.own_fields is not None:  # which axes are the rows and their padding is not known
+            shortest = min(rows, key=lambda row: sum(value.size for value in row.values()))
+            other = pipeline.collate([shortest] * (3 if len(rows) == 2 else 2))
+            again = pipeline.outputs(other)
+            raws = [getattr(each, "raw", each) for each in (outputs, again)]
+            outputs = SimpleNamespace(raw=raws[0], again=(other, raws[1]))
+        return task.decode(outputs, batch, encoder)

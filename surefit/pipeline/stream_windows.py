@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from surefit.data.joint_columns import join_columns
+from surefit.data.label_columns import join_columns
 from surefit.data.nested_columns import spread_columns
 from surefit.data.python.live_rows import kept_randomness, seed_generators
 from surefit.data.python.streams import Stream

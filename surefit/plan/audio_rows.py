@@ -9,24 +9,16 @@ from math import ceil
 from typing import Any
 
 from surefit.config import Audio
-from surefit.data.further_columns import further_roles
+from surefit.data.data_rules import UNREADABLE_MEDIA
+from surefit.data.extra_columns import extra_roles
 from surefit.data.split import Rows, sample_rows
 from surefit.data.table import Table
 from surefit.encode.audio.audio_files import require_audio
-from surefit.encode.audio.audio_format import KIND, AudioFormat, extracted_form
+from surefit.encode.audio.audio_format import KIND, AudioFormat, extracted_form, num_frames
 from surefit.encode.audio.audio_sample import AudioSample, sample_headers
-from surefit.encode.audio.log_mel import num_frames
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.models.audio_inputs import TINY_MELS, AudioInputs
-
-NO_AUDIO = rule(
-    "SF192",
-    "error",
-    "no audio to read",
-    why="Rate and length are those of the training rows; none of them has audio.",
-    fix="Check the files that the column names.",
-)
 
 NO_FORM_ACCEPTED = rule(
     "SF195",
@@ -61,7 +53,7 @@ def plan_audio(
         return None, []
     require_audio()
     chosen = rows[sample_rows(len(rows), HEADERS, seed=0)]
-    columns = [column, *(roles[role] for role in further_roles(roles))]
+    columns = [column, *(roles[role] for role in extra_roles(roles))]
     named = replace(table, arrow=table.arrow.select(columns))
     rows_read = named.rows(chosen.tolist())
     sample = sample_headers(row[name] for row in rows_read for name in columns)
@@ -69,7 +61,8 @@ def plan_audio(
         fault = sample.fault
         message = f"No training row has readable audio in column {column!r}"
         if fault is None:
-            raise NO_AUDIO.error(f"{message}.", column=column)
+            fix = "Check the files that the column names."
+            raise UNREADABLE_MEDIA.error(f"{message}.", fix=fix, column=column)
         raise fault.rule.error(f"{message}: {fault.message}.", fix=fault.fix, column=column)
     inputs = find_inputs() or AudioInputs()
     if len(columns) > 1 and inputs.gives_rows is not None:

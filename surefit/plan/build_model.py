@@ -20,30 +20,22 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
 from surefit.encode.store import Store
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note
 from surefit.kernels.aligned_weights import align_weights
-from surefit.models.call import Call, Names, from_loss_fn, match_arguments, with_module_loss
+from surefit.models.call import Call, Names, OwnLoss, match_arguments, with_module_loss
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
+from surefit.models.module_outputs import SETTING as OUTPUTS
+from surefit.models.module_outputs import Key
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
-from surefit.plan.several_inputs import read_further, refuse_raw
+from surefit.plan.choose_form import read_further, refuse_raw
+from surefit.tasks.custom import only_input
 from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
     from torch import nn
-
-OWN_COLLATE_FN = rule(
-    "SF123",
-    "info",
-    "batches by your own collate_fn",
-    why=(
-        "It is called on the rows of each batch, in training, evaluation and prediction; what it "
-        "does at random is not reproduced."
-    ),
-    fix="Pass it again when the run is resumed, evaluated or predicted with from another process.",
-)
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,13 @@ def make_pipeline(
     collate_fn: Callable[..., Any] | None,
 ) -> tuple[Pipeline, list[Finding]]:
     """Match the columns of the data with what the module's forward names."""
+    pad = getattr(getattr(module, "config", None), "pad_token_id", None)
+    if encoder.tokenizer is None and isinstance(pad, int):
+        encoder = replace(encoder, settings={**encoder.settings, "pad_token_id": pad})
     columns = batch_columns(task.fields_for(encoder))
+    if task.own_fields is not None:  # an argument of another name reads the first one
+        first = only_input(table)
+        columns.sort(key=lambda name: name != first)
     found: list[Finding] = []
     extras = extra_fields(table, {*columns, *encoder.roles.values()})
     if collate_fn is None:
@@ -119,10 +117,10 @@ def make_pipeline(
         if name in call.arguments.values() or (loss_fn is not None and _is_whole(table, name))
     }
     refuse_raw(table, encoder.roles, [name for name in used if name in call.arguments.values()])
-    encoder = replace(encoder, extras=used)
+    encoder = replace(encoder, extras={**encoder.extras, **used})
     if collate_fn is None:
         encoder = read_further(encoder, call.arguments.values())
-    loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else from_loss_fn(loss_fn)
+    loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else OwnLoss(loss_fn)
     pipeline = Pipeline(
         task,
         encoder,
@@ -135,6 +133,15 @@ def make_pipeline(
         counts_in_loss=loss_fn is not None,
     )
     return pipeline, [*found, *_casts(table, encoder)]
+
+
+def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
+    """The Pipeline that uses the output which the user names, as its Encoder keeps it."""
+    if asked is None:
+        return pipeline
+    encoder = pipeline.encoder
+    encoder = replace(encoder, settings={**encoder.settings, OUTPUTS: asked})
+    return replace(pipeline, encoder=encoder, call=replace(pipeline.call, asked=asked))
 
 
 def _is_whole(table: Table, column: str) -> bool:
@@ -169,5 +176,5 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
         ) from error
     known = expect_scores(Names(), pipeline.task, pipeline.encoder)
     call, notes = match_arguments(pipeline.module, list(batch), known)
-    made = OWN_COLLATE_FN.finding(f"{name} makes the batches; it gives {', '.join(batch)}.")
+    made = note(f"{name} makes the batches; it gives {', '.join(batch)}.")
     return replace(pipeline, call=call), [*notes, made]

@@ -5,19 +5,33 @@ A module does not declare its inputs: its forward has names, and it is tried on 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from surefit.data.column_types import array_rank, is_array
+import pyarrow as pa
+
+from surefit.batches.field import well_known_fields
+from surefit.data.column_types import array_rank, is_array, is_number, list_axes
 from surefit.data.column_values import is_identifier
-from surefit.data.further_columns import SEVERAL
-from surefit.data.roles import get_role
-from surefit.data.row_shapes import row_shape
+from surefit.data.extra_columns import (
+    SEVERAL,
+    extra_role,
+    holds,
+    is_class_map,
+)
+from surefit.data.python.torch_data import is_unnamed
+from surefit.data.roles import ROLES, get_role
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
+from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.channel_axis import FIRST, own_axis
-from surefit.plan.several_inputs import lead_input
+from surefit.findings import rule
 from surefit.tasks.image_segmentation import MASKS
 from surefit.tasks.task_spec import TaskSpec
+
+TOKEN_COLUMNS = {*well_known_fields()} - {"inputs_embeds"}
+"""Columns of token ids and beside them, as transformers calls them."""
 
 
 def choose_form(
@@ -36,7 +50,8 @@ def choose_form(
     label = _label_beside(table, {*found.values(), *hints.arguments, *arrays, split_by or ""})
     if label is None:
         return found or _inputs_and_targets(table, hints, arrays)
-    if len(arrays) == 1 and not {"image", "features"} & {*found} and _is_flat(table, arrays[0]):
+    has_input = bool({"image", "features", "input_ids"} & {*found})
+    if len(arrays) == 1 and not has_input and _is_flat(table, arrays[0]):
         found["features"] = arrays[0]
     return {**found, "label": label}
 
@@ -79,9 +94,10 @@ def _with_input(
     if tasks is not None:
         possible &= {role for task in tasks for role in task.role_names}
     taken = {*chosen.values()}
-    lead = {} if {*SEVERAL} & {*chosen} else _lead_input(table, hints, tasks, taken)
-    if lead:
-        return {**chosen, **lead}
+    if not {*SEVERAL} & {*chosen}:
+        read = [role for role in SEVERAL if _may_have(tasks, role)]
+        if lead := lead_input(table, hints.arguments, taken, read):
+            return {**chosen, **lead}
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
     if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
@@ -89,18 +105,35 @@ def _with_input(
     if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
         return {**chosen, "image": arrays[0]}
     named = [name for name in hints.arguments if name in arrays]
+    looked_up = _looked_up(table, hints, arrays) if _may_have(tasks, "input_ids") else None
+    if looked_up is not None and _may_have(tasks, "label") and _has_label(table, chosen):
+        return {**chosen, "input_ids": looked_up}
     if "features" in possible and len(arrays) > 1 and named and _is_flat(table, named[0]):
         return {**chosen, "features": named[0]}
     return dict(chosen)
 
 
-def _lead_input(
-    table: Table, hints: Hints, tasks: Sequence[TaskSpec] | None, taken: Collection[str]
-) -> dict[str, str]:
-    possible = [
-        role for role in SEVERAL if tasks is None or any(role in task.role_names for task in tasks)
-    ]
-    return lead_input(table, hints.arguments, taken, possible)
+def _has_label(table: Table, chosen: Mapping[str, str]) -> bool:
+    """Whether a column is the label by its name, and one value per row."""
+    label = get_role("label")
+    named = (name for name in table.columns if name.lower() in label.names)
+    return "label" in chosen or any(label.accepts(table.column_type(n), False) for n in named)
+
+
+def _looked_up(table: Table, hints: Hints, arrays: Sequence[str]) -> str | None:
+    """The first list of integers that the module reads as integers only: ids for an embedding."""
+    named = [name for name in hints.arguments if name in table.columns] or list(arrays[:1])
+    kinds = {name: table.column_type(name) for name in named}
+    read = {name: kind for name, kind in kinds.items() if is_array(kind) or is_number(kind)}
+    whole = {name for name, kind in read.items() if pa.types.is_integer(list_axes(kind)[1])}
+    ids = next((name for name in read if name in arrays and name in whole), None)
+    if ids is None or hints.runs_on is None or array_rank(read[ids]) != 1:
+        return None
+    shapes = {name: [axis.usual for axis in row_shape(table, name).axes] for name in read}
+    if "attention_mask" in hints.arguments:
+        shapes, whole = {**shapes, "attention_mask": shapes[ids]}, {*whole, "attention_mask"}
+    as_integers = hints.runs_on(shapes, whole)
+    return ids if as_integers and not hints.runs_on(shapes, whole - {ids}) else None
 
 
 def _without_masks(table: Table, arrays: list[str]) -> list[str]:
@@ -111,9 +144,9 @@ def _without_masks(table: Table, arrays: list[str]) -> list[str]:
 
 
 def _is_input(table: Table, column: str) -> bool:
-    """Whether a column has arrays, and its name is no label's."""
-    is_label = column.lower() in get_role("label").names
-    return is_array(table.column_type(column)) and not is_label
+    """Whether a column has arrays, and its name is neither a label's nor one of token ids."""
+    known = (*get_role("label").names, *TOKEN_COLUMNS)
+    return is_array(table.column_type(column)) and column.lower() not in known
 
 
 def _is_flat(table: Table, column: str) -> bool:
@@ -136,3 +169,94 @@ def _are_images(table: Table, column: str, hints: Hints) -> bool:
         return not as_sequence and hints.reads_images(channels, *known) is not False
     sides = known[1:] if own_axis(known) == FIRST else known[:2]
     return hints.reads_images(channels, *sides) is not False
+
+
+RAW_INPUT = rule(
+    "SF127",
+    "error",
+    "further column that would not be read alike",
+    why=(
+        "The module reads several columns of images or audio. The first is decoded, resized and "
+        "normalised; the other would be passed on as it is in the data."
+    ),
+    fix="Name an argument of forward after each column, or list them: columns.image=[left,right].",
+)
+
+WHAT = {"image": "images", "audio": "audio"}
+NAMES_IN_BATCHES = {"labels", *(role.batch_column for role in ROLES.values())}
+"""Names that a batch has for other columns."""
+
+
+def lead_input(
+    table: Table, arguments: Sequence[str], taken: Iterable[str], possible: Iterable[str]
+) -> dict[str, str]:
+    """Of several columns of images or audio, the first that the module's forward names."""
+    free = [name for name in table.columns if name not in {*taken}]
+    for role in SEVERAL:
+        named = [name for name in arguments if name in free and holds(table, name, role)]
+        if role not in possible or not named:
+            continue
+        images = [name for name in named if not is_class_map(table, name)] or named
+        others = (name for name in free if name != images[0] and not is_class_map(table, name))
+        if len(images) > 1 or any(holds(table, name, role) for name in others):
+            return {role: images[0]}
+    return {}
+
+
+def further_inputs(
+    table: Table,
+    roles: Mapping[str, str],
+    arguments: Sequence[str],
+    chosen: Mapping[str, str],
+) -> dict[str, str]:
+    """The further roles: `chosen` by the user, else columns that forward names like the first.
+
+    Classes of pixels beside images are numbers to the module, as they are.
+    """
+    for column in chosen.values():
+        table.require_column("columns", column)
+    if chosen:
+        return dict(chosen)
+    role = next((role for role in SEVERAL if role in roles), None)
+    if role is None:
+        return {}
+    is_map = is_class_map(table, roles[role])
+    return {
+        extra_role(role, name): name
+        for name in table.columns
+        if name not in {*roles.values(), *NAMES_IN_BATCHES}
+        and (name in arguments or is_unnamed(name))
+        and holds(table, name, role)
+        and (is_map or not is_class_map(table, name))
+    }
+
+
+def read_further(encoder: Encoder, read: Collection[str]) -> Encoder:
+    """The Encoder without further columns that forward does not read, of rows that are tuples."""
+    unread = {name for name in encoder.further if name not in read}
+    named = next((name for name in encoder.roles.values() if name in unread), None)
+    if named is None:
+        return encoder
+    if not is_unnamed(named):
+        raise RAW_INPUT.error(
+            f"column {named!r} is listed as an input, and the module's forward has no argument "
+            "for it.",
+            fix=f"Name an argument {named}, or leave the column out of the list.",
+            column=named,
+        )
+    roles = {role: name for role, name in encoder.roles.items() if name not in unread}
+    return replace(encoder, roles=roles)
+
+
+def refuse_raw(table: Table, roles: Mapping[str, str], extras: Iterable[str]) -> None:
+    """Refuse columns of images or audio that forward would get as they are in the data."""
+    role = next((role for role in SEVERAL if role in roles), None)
+    for name in extras:
+        if role is None or not holds(table, name, role) or is_class_map(table, name):
+            continue
+        raise RAW_INPUT.error(
+            f"column {name!r} holds {WHAT[role]} as {roles[role]!r} does, and would be passed to "
+            "forward as it is in the data, neither resized nor normalised.",
+            fix=f"Name an argument {name}, or set columns.{role}=[{roles[role]},{name}].",
+            column=name,
+        )

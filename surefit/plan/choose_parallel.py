@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.order import Batches
-from surefit.checks.probes.parameter_use import ParameterUse, find_use
+from surefit.checks.probes.gradients import ParameterUse, find_use
 from surefit.config import RunConfig
 from surefit.encode.store import Store
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
-from surefit.kernels.preserve_state import preserved_state
+from surefit.findings import Finding, note, rule
+from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call, compute_losses
 from surefit.models.meta_copy import meta_copy
-from surefit.models.shard_module import find_units
+from surefit.models.sharding import find_units
 from surefit.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -27,21 +27,6 @@ NOT_DIVISIBLE = rule(
     "this model cannot be divided over processes",
     why="parallel=fsdp gives each process a share of the rows of every parameter.",
     fix="Change the parameters that the message names, or train with parallel=ddp.",
-)
-
-GATHERED_WHOLE = rule(
-    "SF441",
-    "info",
-    "the model is gathered as a whole",
-    why=(
-        "With parallel=fsdp, the blocks of a model are gathered one at a time. This needs blocks "
-        "that are called in the same order for all rows, and whose parameters only they read."
-    ),
-    fix=(
-        "Nothing to do; each process holds all parameters during a forward and backward pass, and "
-        "its share of gradients and optimizer state. To gather blocks one at a time, call each "
-        "block of the model in every forward pass."
-    ),
 )
 
 NO_COMPILED_SHARDS = rule(
@@ -91,7 +76,7 @@ def choose_parallel(
     why = _why_whole(module, use) if blocks else ""
     found = []
     if why and divides:
-        found = [GATHERED_WHOLE.finding(f"The model is gathered as a whole: {why}.")]
+        found = [note(f"The model is gathered as a whole: {why}.")]
     return {KEY: {"unused": unused, "whole": bool(why)}, **fixed}, found
 
 

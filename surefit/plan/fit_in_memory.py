@@ -12,14 +12,13 @@ import numpy.typing as npt
 from surefit.batches.order import Batches, Order
 from surefit.config import Generation
 from surefit.errors import UsageError, describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise, largest_batch, whole_model_peak
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
-from surefit.pipeline.job import Job
-from surefit.pipeline.pipeline import Pipeline
-from surefit.plan.planned_precision import planned_precision
+from surefit.pipeline.pipeline import Job, Pipeline
+from surefit.plan.plan import planned_precision
 from surefit.processes import num_processes
 
 if TYPE_CHECKING:
@@ -32,23 +31,6 @@ DOES_NOT_FIT = rule(
     why="The run would be killed, or fail with 'out of memory', at its largest micro-batch.",
     fix="Use a smaller batch_size with a larger grad_accum, gradient checkpointing, parallel=fsdp "
     "with several processes, LoRA or a shorter max_seq_length.",
-)
-
-BATCH_SIZE_CHOSEN = rule(
-    "SF405",
-    "info",
-    "batch size chosen",
-    why="batch_size is auto: surefit chose the largest micro-batch that fits, and saves it in the "
-    "run's config.",
-    fix="Nothing to do.",
-)
-
-MEMORY_NOT_PREDICTED = rule(
-    "SF406",
-    "info",
-    "memory not predicted",
-    why="The model's code cannot run on the meta device, which has shapes and no values.",
-    fix="Nothing to do; training still starts with a measured step on the largest micro-batch.",
 )
 
 NOTHING_TO_DIVIDE = rule(
@@ -66,15 +48,6 @@ IDLE_PROCESSES = rule(
     why="A step has fewer micro-batches than there are processes. The others compute a row whose "
     "loss does not count.",
     fix="Use fewer processes, or a smaller batch_size.",
-)
-
-WHOLE_MODEL_FITS = rule(
-    "SF448",
-    "info",
-    "ddp fits too",
-    why="parallel=fsdp gathers the weights in each micro-batch; with ddp only gradients are "
-    "exchanged.",
-    fix="Set parallel=ddp, unless the memory is needed for something else.",
 )
 
 DEFAULT_ROWS = 8
@@ -124,13 +97,6 @@ def autocast_dtype(
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
-def plans_gpu(device_memory_gb: float | None) -> bool:
-    """Whether a run is planned for a GPU, which may be elsewhere."""
-    import torch
-
-    return device_memory_gb is not None or torch.cuda.is_available()
-
-
 def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
     """Replace batch_size=auto by the largest micro-batch that fits.
 
@@ -138,16 +104,16 @@ def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
     """
     effective, found = job.batches.batch_size, []
     try:
-        job, _ = largest_batch(Trials(job, limit))
+        job, _ = largest_batch(Trials(job, limit), job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{describe_error(error)}"[:200]
-        found.append(MEMORY_NOT_PREDICTED.finding(f"The batch size stays {effective}: {what}"))
+        found.append(note(f"The batch size stays {effective}: {what}"))
     batches = job.batches
     message = (
         f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the largest "
         f"micro-batch that fits, at an effective batch size of {effective}."
     )
-    return job, [*found, BATCH_SIZE_CHOSEN.finding(message)]
+    return job, [*found, note(message)]
 
 
 def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
@@ -155,7 +121,7 @@ def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
     fit, found = predict(job, limit), check_processes(job)
     if fit.unknown:
         message = f"Memory and time are not predicted: {fit.unknown}"
-        return fit, [*found, MEMORY_NOT_PREDICTED.finding(message)]
+        return fit, [*found, note(message)]
     if fit.fits is not False:
         return fit, [*found, *_compare_with_ddp(fit, job)]
     assert fit.peak_bytes is not None
@@ -169,7 +135,7 @@ def check_processes(job: Job) -> list[Finding]:
     if count == 1:
         found = NOTHING_TO_DIVIDE.finding("parallel is fsdp, and there is one process.")
         return [found] if job.parallel == "fsdp" else []
-    num_micro_batches = len(job.batches.epoch(0).micro_batches(0))
+    num_micro_batches = len(job.batches.micro_batches(0, 0))
     if num_micro_batches >= count:
         return []
     rows = len(job.train)
@@ -191,9 +157,9 @@ def _compare_with_ddp(fit: Fit, job: Job) -> list[Finding]:
     assert fit.peak_bytes is not None
     message = (
         f"Each process needs {show_gb(peak)} with ddp and {show_gb(fit.peak_bytes)} with fsdp; the "
-        f"limit is {fit.limit}."
+        f"limit is {fit.limit}. With parallel=ddp, only gradients are exchanged."
     )
-    return [WHOLE_MODEL_FITS.finding(message)]
+    return [note(message)]
 
 
 def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
@@ -204,7 +170,7 @@ def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
     """
     over = max(peak or fit.peak_bytes or 0, fit.limit.bytes + 1)
     max_length = job.pipeline.encoder.max_length
-    options = [option.as_dict() for option in advise(job, fit.limit, max_length, over)]
+    options = advise(job, fit.limit, max_length, over)
     options.sort(key=lambda option: not option["fits"])  # stable: the least change first
     fit = replace(fit, advice=tuple(options))
     rows, length = job.batches.longest()

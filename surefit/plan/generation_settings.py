@@ -8,18 +8,9 @@ from typing import Any
 
 from surefit.config import Generation
 from surefit.errors import UsageError
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note
 from surefit.pipeline.pipeline import Pipeline
 from surefit.tasks.generation import SHAPING, own_config
-
-GENERATION_CONFIG_NOT_USED = rule(
-    "SF335",
-    "info",
-    "settings of the model's generation config not used",
-    why="Evaluation and prediction are greedy, so that they measure the model and not the "
-    "penalties, forced tokens, beams or sampling that its generation_config.json sets.",
-    fix="To use some of them, name them in generate.from_model.",
-)
 
 WITHOUT_EFFECT = (
     *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
@@ -124,4 +115,4 @@ def _report_unused(known: Mapping[str, Any], settings: Mapping[str, Any]) -> lis
     if not unused:
         return []
     shown = ", ".join(f"{name} {str(value)[:40]}" for name, value in unused.items())
-    return [GENERATION_CONFIG_NOT_USED.finding(f"Text is generated without {shown}.")]
+    return [note(f"Text is generated without {shown} (generate.from_model).")]

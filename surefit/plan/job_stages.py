@@ -5,42 +5,55 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from surefit.checks.batch_padding import check_padding
+from surefit.checks.encoded_rows import (
+    TOKEN_OUT_OF_VOCABULARY,
+    check_ledger,
+    check_lookups,
+    check_rows,
+    explain_loss,
+)
+from surefit.checks.input_values import check_stores
+from surefit.checks.label_scan import check_causal_labels
+from surefit.checks.ledger import make_ledger
 from surefit.checks.module_checks import (
-    check_batch_norm,
     check_optimizer,
+    check_padding,
     check_registered,
+    check_single_rows,
     check_trainable,
+    find_min_rows,
 )
+from surefit.data.cache import fingerprint
 from surefit.encode.store import Store
-from surefit.findings import (
-    has_errors,
-)
+from surefit.encode.tally import remark_findings
+from surefit.findings import has_errors
 from surefit.memory.limit import find_limit
-from surefit.models.parameter_patterns import check_rates
-from surefit.pipeline.job import Job
+from surefit.models.optimizer import check_rates
 from surefit.pipeline.open_pipeline import apply_choices
-from surefit.plan.augment_arrays import make_array_augment
+from surefit.pipeline.pipeline import Job
+from surefit.plan.augmentation import make_array_augment
 from surefit.plan.build_model import Built, match_collated
-from surefit.plan.choices import choose_compiling, choose_layout
-from surefit.plan.choose_frozen import choose_frozen
 from surefit.plan.choose_parallel import KEY as PARALLEL
 from surefit.plan.choose_parallel import choose_parallel
-from surefit.plan.choose_windows import check_shares, choose_order_windows
-from surefit.plan.evaluation_metrics import check_watched
 from surefit.plan.fit_in_memory import (
     autocast_dtype,
     generation_size,
     make_batches,
-    plans_gpu,
     predict_fit,
     settle_batch_size,
 )
 from surefit.plan.generation_settings import settle_generation
-from surefit.plan.live_data import run_length
-from surefit.plan.own_metrics import try_metrics
-from surefit.plan.plan import ModelChoice
-from surefit.plan.plan_in_progress import PlanInProgress
+from surefit.plan.layout import (
+    BLOCK_ROWS,
+    check_shares,
+    choose_block_rows,
+    choose_compiling,
+    choose_frozen,
+    choose_layout,
+)
+from surefit.plan.metrics import check_watched, try_metrics
+from surefit.plan.plan import ModelChoice, PlanInProgress
+from surefit.plan.prepare_data import num_positions, run_length
 from surefit.plan.probe_model import (
     choose_loss_terms,
     choose_row_groups,
@@ -48,11 +61,14 @@ from surefit.plan.probe_model import (
     freeze_unreached,
     keeps_loss_terms,
     perturbed_pipeline,
-    probe_device_code,
     probe_first_batch,
     probe_model,
+    probe_training_device,
 )
+from surefit.plan.probe_targets import choose_target_use, probe_targets
 from surefit.plan.rate_test import Rates, check_rate
+from surefit.plan.split_data import SplitData
+from surefit.tasks.tree_baseline import TREES, measure_trees
 
 OWN_CHOICES = ("auxiliary_loss", "row_groups")
 """Choices that are not about the head and the layout."""
@@ -90,10 +106,12 @@ def _make_job(
         config.order,
         request.processes,
     )
-    windows, sizes = planner.keep(choose_order_windows(train.lengths, request.choices))
-    batches = replace(batches, windows=windows)
-    module = built.pipeline.module
-    planner.note(check_batch_norm(module, batches, config.epochs))
+    blocks = choose_block_rows(train, request.choices)
+    module, shortest = built.pipeline.module, [int(train.lengths.argmin())]
+    one_row = lambda: built.pipeline.outputs(built.pipeline.batch(train, shortest))  # noqa: E731
+    min_rows, layer = find_min_rows(module, None if built.source.weightless else one_row)
+    batches = replace(batches, block_rows=blocks.get(BLOCK_ROWS, 1), min_rows=min_rows)
+    planner.note(check_single_rows(batches, config.epochs, layer))
     planner.note(check_trainable(module))
     planner.note(check_registered(module))
     check_optimizer(module, request.objects.optimizer)
@@ -126,11 +144,9 @@ def _make_job(
     job, frozen = choose_frozen(job, built.source, request.choices)
     job = _fit_in_memory(planner, job)
     planner.note(check_shares(job.batches))
-    choices |= {**frozen, **({"order_windows": sizes} if sizes else {})}
+    choices |= {**frozen, **blocks}
     earlier = {**request.choices, **choices}
-    choices |= planner.keep(
-        choose_compiling(module, job.num_steps, config.compile, pipeline.layout, earlier)
-    )
+    choices |= choose_compiling(module, job.num_steps, config.compile, pipeline.layout, earlier)
     model = ModelChoice(built.source, config.lr or built.default_lr, built.adaptation)
     if not built.source.weightless and not request.choices:
         _try_rate(planner, job, model.lr, built.default_lr)
@@ -160,29 +176,35 @@ def _probe(
         scores = planner.keep(choose_step_scores(built.pipeline, train, config.features.stride))
     if scores:
         built = replace(built, pipeline=apply_choices(built.pipeline, scores))
-    planner.note(probe_first_batch(built, train))
+    outputs = planner.keep(probe_first_batch(built, train))
+    targets = {name: earlier[name] for name in ("targets",) if name in earlier}
+    if not earlier:
+        targets = planner.keep(choose_target_use(built, train))
+    built = replace(built, pipeline=apply_choices(built.pipeline, {**scores, **targets}))
     dtype = autocast_dtype(config.precision, config.device_memory_gb, planner.request.device)
-    if not earlier and plans_gpu(config.device_memory_gb):
-        planner.note(probe_device_code(built, train, dtype))
+    if not earlier and config.device_memory_gb is None:
+        planner.note(probe_training_device(built, train, dtype))
     with perturbed_pipeline(built, train) as probed:
-        planner.note(probe_model(built, probed, train, longer=config.probes == "all"))
+        planner.note(probe_targets(probed, train))
+        longer = config.probes == "all"
+        planner.note(probe_model(built, probed, train, longer, longer or config.rehearse))
         built = planner.keep(freeze_unreached(built, train))
         choices = {name: earlier[name] for name in OWN_CHOICES if name in earlier}
         if not earlier:
             generates = config.generate.rows > 0 and len(validation) > 0
             choices = planner.keep(choose_row_groups(probed, train, generates))
-        choices |= scores
+        choices |= {**scores, **targets, **outputs}
         if own_loss_fn:
             choices |= {"rows": "padded", "rows_reason": "loss_fn computes the loss"}
             return replace(built, pipeline=apply_choices(built.pipeline, choices)), choices
         if not earlier:
             choices |= planner.keep(choose_loss_terms(probed, train))
         plain = apply_choices(probed, choices)
+        if "auxiliary_loss" in choices:  # for which the model is called with labels
+            planner.note(probe_targets(plain, train))
         longest = max(int(store.lengths.max()) for store in (train, validation) if len(store))
         may_join = config.padding_free != "off" and config.compile != "on"
-        chosen, layout = planner.keep(
-            choose_layout(plain, train, longest, may_join, earlier, dtype)
-        )
+        chosen, layout = choose_layout(plain, train, longest, may_join, earlier, dtype)
         unproved = not earlier and "auxiliary_loss" in choices
         if unproved and not keeps_loss_terms(plain, chosen, train):
             reason = "the model's auxiliary loss differs in padding-free batches"
@@ -205,8 +227,56 @@ def _fit_in_memory(planner: PlanInProgress, job: Job) -> Job:
         sizes = {"batch_size": job.batches.batch_size, "grad_accum": job.batches.grad_accum}
         settled = replace(planner.request, config=config.model_copy(update=sizes))
         planner.plan = replace(planner.plan, request=settled)
-        planner.note(check_batch_norm(job.pipeline.module, job.batches, config.epochs))
+        layer = find_min_rows(job.pipeline.module, None)[1]
+        planner.note(check_single_rows(job.batches, config.epochs, layer))
     fit = planner.keep(predict_fit(job, limit))
     planner.plan = replace(planner.plan, fit=fit)
     planner.progress("predicting memory", 1, 1)
     return job
+
+
+def check_encoded(
+    planner: PlanInProgress, data: SplitData, built: Built, train: Store, validation: Store
+) -> None:
+    """Account for every row, and hold the encoded ones against the model."""
+    ledger = make_ledger(train, validation)
+    key = fingerprint(train.key, validation.key)
+    planner.plan = replace(planner.plan, ledger=ledger, data_key=key)
+    both = ((train, data.table), (validation, data.validation_table))
+    sides = [
+        (table, store.notes, len(rows))
+        for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+    ]
+    remarks = remark_findings(sides, built.pipeline.encoder)
+    lost = check_ledger(ledger, both, planner.request.config.max_dropped_share)
+    planner.note(explain_loss(remarks, lost))
+    pipeline = built.pipeline
+    positions = num_positions(pipeline.task, built.source, pipeline.encoder)
+    for store, table in both:
+        planner.note(check_rows(store, table, pipeline.vocab_size, positions))
+        planner.note(check_lookups(pipeline, store, table))
+    planner.note(check_stores(both, train.fields, pipeline.encoder))
+    head = pipeline.task.head_for(pipeline.encoder)
+    ids_known = all(f.code != TOKEN_OUT_OF_VOCABULARY.code for f in planner.plan.findings)
+    if head is not None and head.predicts == "next_token" and ids_known:
+        labelled = [
+            (store, table, rows)
+            for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
+        ]
+        trained = None if built.source.untrained else pipeline.module
+        planner.note(check_causal_labels(labelled, pipeline.encoder, trained))
+
+
+def compare_with_trees(planner: PlanInProgress) -> None:
+    """Fit trees to a table; a resumed run has the figures it was begun with."""
+    plan, config = planner.plan, planner.request.config
+    if plan.job is None or plan.task is None or plan.task.judge is None or not config.table.trees:
+        return
+    if has_errors(plan.findings) or plan.request.choices:
+        return
+    planner.progress("fitting trees to compare with", 0, 1)
+    job = plan.job
+    figures = measure_trees(job.train, job.validation, job.pipeline.encoder, plan.task.judge)
+    planner.progress("fitting trees to compare with", 1, 1)
+    if figures:
+        planner.plan = replace(plan, baselines={**plan.baselines, TREES: figures})

@@ -14,24 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from surefit import __version__
-from surefit.checks.launcher import launched_parallel
-from surefit.checks.machine import resolve_precision
+from surefit.checks.machine import launched_parallel, resolve_precision
 from surefit.data.cache import fingerprint
 from surefit.errors import UsageError
 from surefit.findings import Finding
-from surefit.kernels.deterministic import prepare_deterministic
+from surefit.kernels.numerics import prepare_deterministic
 from surefit.memory.limit import Limit, find_limit
-from surefit.peers.process_names import host_name, name_process
-from surefit.peers.signs_of_life import NOTES
 from surefit.plan.plan import Plan
 from surefit.plan.stages import run_stages
 from surefit.processes import (
     OtherProcessError,
     gather,
+    host_name,
     is_first_on_host,
+    limit_waiting,
+    name_process,
     num_processes,
     process_index,
-    set_stall_seconds,
     together,
 )
 from surefit.progress import Progress, silent
@@ -57,25 +56,15 @@ class Decided:
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """The plan of a run; of several processes, the one they agree on."""
-    request = _as_launched(request)
+    parallel = launched_parallel()
+    if parallel is not None:  # as `accelerate launch` was asked for it
+        config = request.config.model_copy(update={"parallel": parallel})
+        request = replace(request, config=config)
     prepare_deterministic(request.config.deterministic)
     if num_processes() == 1:
         return run_stages(request, progress)
-    set_stall_seconds(request.config.stall_seconds)
-
-    def noted(stage: str, done: int, total: int) -> None:
-        NOTES.note(f"planning ({stage})")
-        progress(stage, done, total)
-
-    return _plan_together(request, partial(run_stages, progress=noted))
-
-
-def _as_launched(request: Request) -> Request:
-    """The request with `parallel` as `accelerate launch` was asked for it."""
-    parallel = launched_parallel()
-    if parallel is None:
-        return request
-    return replace(request, config=request.config.model_copy(update={"parallel": parallel}))
+    limit_waiting(request.config.stall_seconds)
+    return _plan_together(request, partial(run_stages, progress=progress))
 
 
 def _plan_together(request: Request, make: Callable[..., Plan]) -> Plan:

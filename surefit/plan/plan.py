@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from surefit import __version__
 from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
+from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
-from surefit.findings import Finding, has_errors, without_covered
+from surefit.findings import (
+    Finding,
+    accept_findings,
+    has_errors,
+    part_notes,
+    rule,
+    without_covered,
+)
 from surefit.memory.devices import find_device
+from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
-from surefit.models.parameter_patterns import describe_patterns
+from surefit.models.optimizer import describe_patterns
 from surefit.models.quantize import num_weights
-from surefit.pipeline.job import Job
-from surefit.plan.augment_arrays import describe_augment
+from surefit.pipeline.pipeline import Job
+from surefit.plan.augmentation import describe_augment
 from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.class_loss_options import describe_loss
-from surefit.plan.own_metrics import describe_metrics
-from surefit.plan.planned_precision import planned_precision
-from surefit.plan.predict_disk import DiskUse
+from surefit.plan.disk import DiskUse
+from surefit.plan.metrics import describe_metrics
+from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
-from surefit.tasks.column_account import Columns
+from surefit.tasks.numeric_columns import Columns
 from surefit.tasks.task_spec import TaskSpec
 
 FORMAT_VERSION = 1
@@ -50,6 +59,8 @@ class Plan:
 
     request: Request
     findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Decisions in plain words, as the summary shows them."""
     task: TaskSpec | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     columns: Columns | None = None
@@ -97,9 +108,10 @@ class Plan:
         return self.ledger is not None and not has_errors(self.findings)
 
     def found(self, *findings: Iterable[Finding]) -> Plan:
-        """The plan with further findings, one for each cause."""
-        more = (finding for group in findings for finding in group)
-        return replace(self, findings=without_covered((*self.findings, *more)))
+        """The plan with further findings, one for each cause, and further notes."""
+        more, notes = part_notes(finding for group in findings for finding in group)
+        notes = tuple(dict.fromkeys((*self.notes, *notes)))
+        return replace(self, findings=without_covered((*self.findings, *more)), notes=notes)
 
     def processes_dict(self) -> dict[str, Any]:
         """How processes share a step and what they exchange in it; empty for one process."""
@@ -117,7 +129,7 @@ class Plan:
         return {
             **shared,
             "exchanged_bytes_per_step": sent,
-            "exchanged_by": exchange.as_dict(),
+            "exchanged_by": dict(exchange.by),
             "exchange_seconds_at_least": find_device(device).seconds_to_send(sent)
             if device is not None
             else None,
@@ -131,6 +143,7 @@ class Plan:
             "task": self.task.name if self.task else None,
             "format_version": FORMAT_VERSION,
             "findings": [found.as_dict() for found in self.findings],
+            "notes": list(self.notes),
             "ledger": self.ledger.as_dict() if self.ledger else None,
             "columns": dict(self.columns) if self.columns is not None else None,
             "batches": batches_dict(self.job.batches) if self.job else None,
@@ -141,7 +154,7 @@ class Plan:
             },
             **({"folds": [dict(fold) for fold in self.folds]} if self.folds else {}),
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
-            "rehearsal": self.rehearsal.as_dict() if self.rehearsal else None,
+            "rehearsal": asdict(self.rehearsal) if self.rehearsal else None,
             "precision": self.precision,
             "time": self.fit.time_dict() if self.fit else NO_TIME,
             "roles": dict(self.roles),
@@ -206,3 +219,60 @@ def _model_dict(job: Job, model: ModelChoice, config: RunConfig) -> dict[str, An
         "lora": model.adaptation.as_dict() if model.adaptation is not None else None,
         "columns": dict(job.pipeline.call.arguments),
     }
+
+
+BF16_EMULATED = rule(
+    "SF410",
+    "warning",
+    "bf16 on a device that emulates it",
+    why="Devices before Ampere have no bf16 arithmetic. They emulate it, much slower than fp16.",
+    fix="Leave out precision, or set precision=fp16.",
+    accept="The run computes in emulated bf16.",
+)
+
+
+def planned_precision(precision: str, device_memory_gb: float | None, device: str | None) -> str:
+    """`fp32`, `bf16` or `fp16`: what `auto` is on the planned device, which may be elsewhere."""
+    import torch
+
+    is_elsewhere = device_memory_gb is not None and not torch.cuda.is_available()
+    if precision == "auto" and (device is not None or is_elsewhere):
+        return "bf16" if device is None or find_device(device).bf16 else "fp16"
+    return resolve_precision(precision)
+
+
+def check_emulated(precision: str, device: str | None) -> Iterator[Finding]:
+    """A warning where bf16 is asked for and the planned device only emulates it."""
+    import torch
+
+    if device is not None:
+        emulates, name = not find_device(device).bf16, device
+    else:
+        here = torch.cuda.is_available()
+        emulates = here and not torch.cuda.is_bf16_supported(including_emulation=False)
+        name = torch.cuda.get_device_name() if here else ""
+    if precision == "bf16" and emulates:
+        yield BF16_EMULATED.finding(f"precision is bf16, which {name} only emulates.")
+
+
+Made = TypeVar("Made")
+
+
+class PlanInProgress:
+    """The plan as far as it is decided; a stage that cannot continue raises what it found."""
+
+    def __init__(self, plan: Plan, progress: Progress, limit: Limit | None) -> None:
+        self.plan = plan
+        self.limit = limit
+        self.request = plan.request
+        self.progress = progress
+
+    def keep(self, made: tuple[Made, Iterable[Finding]]) -> Made:
+        """What a stage made; what it found is added to the plan."""
+        value, findings = made
+        self.note(findings)
+        return value
+
+    def note(self, findings: Iterable[Finding]) -> None:
+        """Add what a check found; what the user accepts does not stop the run."""
+        self.plan = self.plan.found(accept_findings(findings, self.request.config.accept))

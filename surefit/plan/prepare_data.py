@@ -7,9 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from surefit.config import Reading
-from surefit.data.joint_columns import join_columns
+import numpy as np
+
+from surefit.batches.order import Batches
+from surefit.config import Reading, RunConfig
+from surefit.data.column_meanings import JUDGED_ANSWERS, RIVAL, check_meanings
+from surefit.data.label_columns import join_columns
+from surefit.data.message_rows import check_message_rows, check_python_text
 from surefit.data.open_data import open_table, validation_of
+from surefit.data.python.live_rows import kept_randomness
 from surefit.data.python.streams import Stream
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -18,14 +24,16 @@ from surefit.encode.encode_table import collect_texts
 from surefit.encode.encoded_row import NamingOwnCode, RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.encode.text.saved_tokenizer import load_again
-from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
+from surefit.encode.text.tokenizer import load_again, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.models.config_sizes import room_for
 from surefit.models.model_source import ModelSource
-from surefit.pipeline.accept import Accepted
+from surefit.pipeline.accept import Accepted, refuse_stream
+from surefit.pipeline.live_batch import ReadAnew
 from surefit.pipeline.pipeline import Pipeline
+from surefit.pipeline.stream_windows import StreamWindows
+from surefit.plan.plan import Plan
 from surefit.plan.split_data import SplitData
 from surefit.progress import Progress
 from surefit.tasks import TASKS
@@ -207,3 +215,96 @@ def encode_split(
         accepted, data.validation, progress=progress, stage="encoding validation rows"
     )
     return (train, validation), accepted.findings
+
+
+def check_unread(
+    table: Table, plan: Plan, chosen: Mapping[str, str]
+) -> tuple[str | None, list[Finding]]:
+    """What the columns mean that the task does not read; `chosen` are those that the user names.
+
+    Where the user accepts it, also the column that says which answers are good.
+    """
+    task, roles, columns = plan.task, plan.roles, plan.columns
+    assert task is not None
+    assert columns is not None
+    found = list(task.misread(table, roles, chosen)) if task.misread is not None else []
+    meanings = [each for each in task.meanings if each is not RIVAL or not chosen]
+    found += check_meanings(table, meanings, roles, columns)
+    found += check_message_rows(table, roles, chosen)
+    found += check_python_text(table, roles)
+    judged = (f.where["column"] for f in found if f.code == JUDGED_ANSWERS.code)
+    accepted = JUDGED_ANSWERS.code in plan.config.accept
+    kept_where = next((str(column) for column in judged if accepted), None)
+    return kept_where, found
+
+
+MOST_WINDOWS = 20
+"""Windows of a stream that the plan looks at."""
+
+
+def check_stream(table: Table, eval_table: Table | None, config: RunConfig) -> None:
+    """Refuse what a stream cannot do."""
+    if eval_table is not None:
+        refuse_stream(eval_table)
+    if not isinstance(table.live, Stream):
+        return
+    name = table.live.name
+    if config.max_steps is None:
+        raise UsageError(
+            f"data is {name}, a stream that does not end within {table.num_rows:,} rows, so its "
+            "epochs have no end.",
+            "Give the number of steps: --max-steps 1000 (max_steps=1000).",
+        )
+    if config.workers:
+        raise UsageError(
+            f"workers is {config.workers}, and a stream is read by one process.",
+            "Leave workers out.",
+        )
+    if config.split.folds is not None:
+        raise UsageError(
+            "split.folds divides all rows, and a stream has no number of rows.",
+            "Leave split.folds out.",
+        )
+
+
+def read_live(
+    pipeline: Pipeline,
+    data: SplitData,
+    train: Store,
+    validation: Store,
+    copies: AugmentedCopies | None,
+) -> Pipeline:
+    """The Pipeline that reads training rows while training, if no Store can have them."""
+    live = data.table.live
+    if live is None or not len(train):
+        return pipeline
+    copies = copies and replace(copies, held_out=data.held_out)
+    if isinstance(live, Stream):
+        own = data.validation_table.key == data.table.key
+        held_out = frozenset(validation.source_row.tolist()) if own else frozenset()
+        size = sum(train.values(name).nbytes for name in train.fields)
+        lengths = np.asarray(train.lengths)
+        windows = StreamWindows(live, len(train), lengths, held_out, data.table.files, size)
+        return replace(pipeline, live=replace(windows, copies=copies))
+    if ((np.diff(train.source_row) == 0) & (np.diff(train.copy) == 0)).any():
+        raise UsageError(
+            "Long rows are split into blocks, and the rows of this Dataset are drawn anew in each "
+            "epoch, with other lengths.",
+            "Truncate them instead: --set overlong=truncate.",
+        )
+    source = ReadAnew(replace(live, files=data.table.files), copies)
+    pipeline = replace(pipeline, live=source)
+    with kept_randomness():
+        source.encoded(pipeline, train, [0], 0)
+    return pipeline
+
+
+def run_length(pipeline: Pipeline, batches: Batches, config: RunConfig) -> tuple[int, int]:
+    """The number of steps, and of epochs that they reach; a stream has as many as it takes."""
+    per_epoch = max(batches.steps_per_epoch, 1)
+    if isinstance(pipeline.live, StreamWindows):
+        assert config.max_steps is not None
+        return config.max_steps, min(-(-config.max_steps // per_epoch), MOST_WINDOWS)
+    num_steps = batches.steps_per_epoch * config.epochs
+    num_steps = min(num_steps, config.max_steps or num_steps)
+    return num_steps, -(-num_steps // per_epoch)

@@ -14,14 +14,10 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import Field, well_known_fields
-from surefit.checks.device_code import check_device_code
+from surefit.batches.field import NUM_TARGETS, Field, well_known_fields
+from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes import run_probes
-from surefit.checks.probes.batched_generation import (
-    NEW_TOKENS,
-    NOT_BATCHED,
-    choose_generation,
-)
+from surefit.checks.probes.batch_effect import padding_effect
 from surefit.checks.probes.class_axis import describe_axes, find_step_scores
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
@@ -30,40 +26,34 @@ from surefit.checks.probes.first_batch import (
     find_unreached,
     probe,
 )
-from surefit.checks.probes.model_loss import compare_losses
-from surefit.checks.probes.padding_effect import padding_effect
 from surefit.checks.probes.perturbed_weights import perturbed_copy
 from surefit.checks.probes.probe_batch import Subject, differ, tolerance
-from surefit.checks.probes.save_reload import check_reload
+from surefit.checks.probes.targets import compare_losses
+from surefit.checks.probes.trials import (
+    NEW_TOKENS,
+    check_on_device,
+    check_reload,
+    choose_generation,
+)
 from surefit.data.table import Table
 from surefit.encode.store import Store
 from surefit.errors import UsageError, describe_error
-from surefit.findings import Finding, rule
-from surefit.kernels.preserve_state import preserved_state
+from surefit.findings import Finding, note, rule
+from surefit.kernels.numerics import preserved_state
+from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
-from surefit.models.call import with_module_loss
+from surefit.models.call import OwnLoss, with_module_loss
+from surefit.models.class_scores import StepScores
 from surefit.models.feature_model_files import is_feature_model
 from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.quantize import num_weights
-from surefit.models.quiet_transformers import quiet_transformers
 from surefit.models.save_model import load_model, needs_module, save_model
-from surefit.models.step_scores import StepScores
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
+from surefit.plan.layout import training_device
 from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.user_code import RunCode
-
-ADAPTERS_FROZEN = rule(
-    "SF322",
-    "info",
-    "adapters out of the loss's reach",
-    why=(
-        "Some layers take no part in this task, such as a pooler nobody reads; adapters on them get"
-        " no gradient."
-    ),
-    fix="Nothing to do.",
-)
 
 LOSS_REACHES_NO_ADAPTER = rule(
     "SF328",
@@ -83,6 +73,8 @@ GENERATION_FAILS = rule(
 
 PROBE_LOGITS, PROBE_TOKENS = 8_000_000, 16
 """Logits of one row in a probe, about at most; tokens of it, at least."""
+MORE_ROWS, MORE_POSITIONS = 1024, 2048
+"""Rows that are tried where the first ones have no gradient, and positions of a batch of them."""
 MAX_COPIED_WEIGHTS = 200_000_000
 """Larger models are probed with the weights they have."""
 
@@ -147,35 +139,51 @@ def choose_step_scores(
     return {"step_scores": found.as_choice()}, [describe_axes(found)]
 
 
-def probe_first_batch(built: Built, train: Store) -> list[Finding]:
-    """The longest and the shortest training row go through the model together, and back."""
+def probe_first_batch(built: Built, train: Store) -> tuple[dict[str, Any], list[Finding]]:
+    """The longest and the shortest training row go through the model together, and back.
+
+    The plan stores which of several outputs is used.
+    """
     pipeline = built.pipeline
     batch, num_targets = _probe_batch(pipeline, train)
-    head = pipeline.task.head_for(pipeline.encoder)
-    outputs = None
-    if head is not None and head.size is not None and head.body != "steps":
-        locate = partial(_first_of_class, train, built.table)
-        classes = pipeline.encoder.fitted.get("classes", ())
-        size = head.size(pipeline.encoder)
-        outputs = ExpectedOutputs(size, head.unit, head.per_pixel, locate, classes)
+    outputs = expected_outputs(pipeline)
+    if outputs is not None:
+        outputs = replace(outputs, locate=partial(_first_of_class, train, built.table))
     count = ExpectedCount(num_targets, pipeline.counts_in_loss)
-    found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
-    if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS.code in {
-        each.code for each in found
-    }:
+    picked, found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
+    if isinstance(pipeline.loss, OwnLoss) and pipeline.loss.returns_mean:
+        unit = "rows" if num_targets == len(_chosen_rows(train)) else "labelled targets"
+        message = f"loss_fn returns one number; it counts as the mean over the {unit} of a batch."
+        found.append(note(message))
+    if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS in found:
         raise UsageError(
             "loss.class_weights and loss.label_smoothing have no effect: the model computes its "
             "own loss.",
             "Let forward return logits, or leave them out.",
         )
-    return found
+    return {"output": picked.as_choice()}, found
 
 
-def probe_device_code(built: Built, train: Store, dtype: Any) -> list[Finding]:
-    """What code of the user's own would do on a GPU, whether one is here or not."""
-    pipeline = built.pipeline
-    batch, _ = _probe_batch(pipeline, train)
-    return check_device_code(pipeline.module, pipeline.call, batch, dtype)
+def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
+    """The scores that the task needs of a model; None where it does not say."""
+    head = pipeline.task.head_for(pipeline.encoder)
+    if head is None or head.size is None or head.body == "steps":
+        return None
+    classes = pipeline.encoder.fitted.get("classes", ())
+    size = head.size(pipeline.encoder)
+    return ExpectedOutputs(size, head.unit, head.per_pixel, classes=classes)
+
+
+def probe_training_device(built: Built, train: Store, dtype: Any) -> list[Finding]:
+    """Run the first batch where and as this machine trains it."""
+    import torch
+
+    device = training_device()
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    if device.type == "cpu" and dtype is not None and why_not(names[dtype]) is not None:
+        return []
+    batch, _ = _probe_batch(built.pipeline, train)
+    return check_on_device(built.pipeline, batch, device, dtype)
 
 
 def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]:
@@ -189,11 +197,13 @@ def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]
     return {}
 
 
-def probe_model(built: Built, probed: Pipeline, train: Store, longer: bool) -> list[Finding]:
+def probe_model(
+    built: Built, probed: Pipeline, train: Store, longer: bool, reloads: bool
+) -> list[Finding]:
     """All other probes; `probed` is the Pipeline of `perturbed_pipeline`."""
     subject = _subject(built.pipeline, train)
     found = run_probes(subject, longer, _subject(probed, train))
-    return [*found, *_reload(built, subject)] if longer else found
+    return [*found, *_reload(built, subject)] if reloads else found
 
 
 def _subject(pipeline: Pipeline, train: Store) -> Subject:
@@ -201,7 +211,7 @@ def _subject(pipeline: Pipeline, train: Store) -> Subject:
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
     if pipeline.collate_fn is None:
-        alone = tuple(pipeline.collate([row]) for row in _probe_rows(pipeline, train))
+        alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     return Subject(
         pipeline.module,
         batch,
@@ -211,7 +221,17 @@ def _subject(pipeline: Pipeline, train: Store) -> Subject:
         causal=head is not None and head.predicts == "next_token",
         alone=alone,
         inputs=_input_columns(pipeline),
+        more=partial(_more_batches, pipeline, train),
     )
+
+
+def _more_batches(pipeline: Pipeline, train: Store) -> Iterator[Mapping[str, Any]]:
+    """Batches of rows from all over the training set, no larger than a few long rows."""
+    rows = np.unique(np.linspace(0, len(train) - 1, MORE_ROWS).astype(int))
+    longest = min(int(train.lengths.max()), _token_limit(pipeline))
+    size = max(2, MORE_POSITIONS // max(longest, 1))
+    for start in range(0, len(rows), size):
+        yield _probe_batch(pipeline, train, rows[start : start + size])[0]
 
 
 def _input_columns(pipeline: Pipeline) -> tuple[str, ...]:
@@ -233,7 +253,7 @@ def choose_loss_terms(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any],
 
 def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
     """Whether the chosen head and layout leave the auxiliary loss as it is."""
-    rows = _probe_rows(plain, train)
+    rows = probe_rows(plain, train)
     values = []
     with preserved_state(plain.module):
         for pipeline in (plain, chosen):
@@ -292,7 +312,7 @@ def _choose_generation(
         f"The model fails on a padded batch of prompts ({type(batched).__name__}). Evaluation and "
         "prediction generate for one prompt at a time."
     )
-    return "single", [NOT_BATCHED.finding(message)]
+    return "single", [note(message)]
 
 
 def _reload(built: Built, subject: Subject) -> list[Finding]:
@@ -330,21 +350,21 @@ def freeze_unreached(built: Built, train: Store) -> tuple[Built, list[Finding]]:
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
     message = f"{len(lost)} adapter weights are left as they are: {shown}"
     trained = replace(adaptation, trained=adaptation.trained - frozenset(lost))
-    return replace(built, adaptation=trained), [ADAPTERS_FROZEN.finding(message)]
+    return replace(built, adaptation=trained), [note(message)]
 
 
-def _probe_batch(pipeline: Pipeline, train: Store) -> tuple[Any, float]:
-    """A batch of the longest and the shortest row, and what its loss is divided by.
+def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[Any, float]:
+    """A batch of the longest and the shortest row, or of `rows`; and what its loss is divided by.
 
     Where the vocabulary is large or activations are thrown away in training, only the end of long
     rows is taken: a probe has all of them at once, and must not hold more memory than training.
     """
-    rows = _chosen_rows(train)
+    rows = _chosen_rows(train) if rows is None else rows
     if pipeline.collate_fn is not None or _token_limit(pipeline) >= train.lengths[rows].max():
         return pipeline.batch(train, rows), pipeline.divisor(train, rows)
-    cut = _cut_rows(pipeline, train)
+    cut = _cut_rows(pipeline, train, rows)
     num_targets = sum(pipeline.task.count_targets(row) for row in cut)
-    batch = pipeline.collate(_probe_rows(pipeline, train)) | {"num_targets": num_targets}
+    batch = pipeline.collate(probe_rows(pipeline, train, rows)) | {NUM_TARGETS: num_targets}
     weighs = read_class_loss(pipeline.encoder.settings)
     if weighs.class_weights is None:
         return batch, num_targets
@@ -368,17 +388,20 @@ def _token_limit(pipeline: Pipeline) -> int:
     return max(PROBE_TOKENS, PROBE_LOGITS // (pipeline.vocab_size or 1))
 
 
-def _cut_rows(pipeline: Pipeline, train: Store) -> list[Mapping[str, Any]]:
+def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, Any]]:
     limit = _token_limit(pipeline)
-    return [_ends(row, pipeline.fields, limit) for row in train.rows(_chosen_rows(train))]
+    return [_ends(row, pipeline.fields, limit) for row in train.rows(rows)]
 
 
-def _probe_rows(pipeline: Pipeline, train: Store) -> list[Mapping[str, Any]]:
-    """The rows of the probe batch, as they are collated."""
-    rows, prepare = _cut_rows(pipeline, train), pipeline.prepare
+def probe_rows(pipeline: Pipeline, train: Store, chosen: Any = None) -> list[Mapping[str, Any]]:
+    """The rows of the probe batch, or those chosen, as they are collated."""
+    chosen = _chosen_rows(train) if chosen is None else chosen
+    prepare, rows = pipeline.prepare, _cut_rows(pipeline, train, chosen)
+    if pipeline.collate_fn is not None:  # which may need them whole
+        rows = [*train.rows(chosen)]
     if prepare is None:
         return rows
-    numbers = ((int(train.source_row[n]), int(train.copy[n])) for n in _chosen_rows(train))
+    numbers = ((int(train.source_row[n]), int(train.copy[n])) for n in chosen)
     return [prepare(row, 0, *number) for row, number in zip(rows, numbers, strict=True)]
 
 

@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.batch_layout import Layout
-from surefit.kernels.preserve_state import preserved_state
-from surefit.kernels.tensor_difference import largest_difference
-from surefit.kernels.tolerances import tolerance_of
+from surefit.kernels.numerics import largest_difference, preserved_state, tolerance_of
 from surefit.kernels.varlen_attention import same_logits
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.memory.advise import whole_model_peak
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import restoring_state
 from surefit.models.call import compute_losses
 from surefit.models.optimizer import make_optimizer
 from surefit.models.quantize import num_weights
-from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,14 +42,6 @@ RATE_HIGH = rule(
     why="In a few steps at this rate, the loss rises far above where it began.",
     fix="Lower --lr.",
     accept="The run starts at this rate.",
-)
-
-RATE_NOT_TESTED = rule(
-    "SF742",
-    "info",
-    "the learning rate was not tested",
-    why="The test takes a few training steps, which would be a large share of the run.",
-    fix="Nothing to do; a run whose loss blows up is stopped.",
 )
 
 RAMP = (1e-3, 1e-3, 1e-2, 0.1, 0.3, 1.0, 1.0, 1.0)
@@ -117,16 +109,16 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
     if not reason and fit.fits and counted.fits is False:
         reason = "the copy of the weights that it needs does not fit in memory"
     if reason:
-        return fit, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {reason}.")]
+        return fit, [note(f"The learning rate was not tested: {reason}.")]
     budget = max(FREE_SECONDS, MAX_SHARE * (fit.total_seconds or 0.0))
     try:
         trial = try_rate(job, rates, budget)
     except Exception as error:  # training fails in the same way, and keeps the batch it fails on
         message = f"The learning rate was not tested: {describe_error(error)}"[:300]
-        return fit, [RATE_NOT_TESTED.finding(message)]
+        return fit, [note(message)]
     if trial is None:
         took = f"it would take more than {budget:.1f} s"
-        return counted, [RATE_NOT_TESTED.finding(f"The learning rate was not tested: {took}.")]
+        return counted, [note(f"The learning rate was not tested: {took}.")]
     if not all(map(math.isfinite, trial.losses[:2])):
         return counted, []  # not the rate's fault: training reports it with its batch
     growth = trial.growth(prior)
@@ -244,7 +236,7 @@ def _steps(
     import torch
 
     batches = job.batches
-    sizes = [len(batches.step_rows(0, index)) for index in range(min(batches.num_steps(0), 16))]
+    sizes = [len(batches.step_rows(0, index)) for index in range(min(batches.steps_per_epoch, 16))]
     usable = [index for index, size in enumerate(sizes) if size == max(sizes)]
 
     def step(place: int, updates: bool) -> float:

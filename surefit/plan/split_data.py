@@ -10,8 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.checks.class_shares import Classes, compare_classes, read_classes
-from surefit.checks.near_copies import Side, check_near_copies
-from surefit.checks.row_copies import check_contradictions, check_shared_inputs, note_repeats
+from surefit.checks.copies import (
+    Side,
+    check_contradictions,
+    check_near_copies,
+    check_shared_inputs,
+    note_repeats,
+)
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
 from surefit.data.dates import is_date
@@ -31,31 +36,9 @@ from surefit.data.split import (
 from surefit.data.table import Table
 from surefit.encode.images.image_content import image_content
 from surefit.errors import UsageError
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.pipeline.accept import check_columns
 from surefit.tasks.task_spec import TaskSpec
-
-SHARED_INPUTS = rule(
-    "SF222",
-    "info",
-    "inputs in both sets",
-    why=(
-        "A few inputs have most of the rows, so they cannot be kept in one set. Rows that are "
-        "equal in input and target still are."
-    ),
-    fix="Nothing to do if the rows share an input by nature; else pass --eval-data.",
-)
-
-SAMPLE_CHECKED = rule(
-    "SF218",
-    "info",
-    "a sample of the rows was checked",
-    why=(
-        "scan was given: rows, tokens and batches are those of the sample, and a fault in a row "
-        "that was not drawn is not found."
-    ),
-    fix="Leave scan out to have every row checked.",
-)
 
 ONE_GROUP = rule(
     "SF186",
@@ -63,14 +46,6 @@ ONE_GROUP = rule(
     "one group of rows",
     why="split.by keeps a group in one set, so that no row is left for the other one.",
     fix="Name a column with several values, or leave split.by out.",
-)
-
-SPLIT_BY_GROUP = rule(
-    "SF187",
-    "info",
-    "rows split by group",
-    why="Rows of one group resemble each other; in both sets, they would measure memory.",
-    fix="Nothing to do.",
 )
 
 GROUPS_IN_BOTH = rule(
@@ -108,6 +83,8 @@ class SplitSettings:
     folds: int | None = None
     """Parts of the rows, one of which (`fold`) is the validation set."""
     fold: int | None = None
+    reports: bool = True
+    """Whether to look for copies, contradictions and leakage."""
 
 
 def split_tables(
@@ -146,10 +123,11 @@ def split_tables(
         found += _shared_groups(table, eval_table, asked.by)
         held_out = hold_out(parts, hashes[0], shown[0])
     of_table = task.whole_rows
-    found += check_contradictions(table, rows, parts, hashes, task.exact_targets, of_table)
-    if classes is not None:
+    if asked.reports:
+        found += check_contradictions(table, rows, parts, hashes, task.exact_targets, of_table)
+    if asked.reports and classes is not None:
         found += _compare_sides(table, train, eval_table, validation, roles["label"])
-    if not task.whole_rows:
+    if asked.reports and not task.whole_rows:
         sides = Side(table, train, parts), Side(eval_table, validation, parts)
         found += check_near_copies(*sides, asked.seed)
     unread = [asked.by] if asked.by is not None and asked.by not in roles.values() else []
@@ -239,13 +217,13 @@ def _note_split(
             f"Rows with the same value in {by!r} are in the same set (split.by); the validation "
             f"set has {len(split.evaluation)} of {num_rows} rows."
         )
-        found.append(SPLIT_BY_GROUP.finding(message, column=by))
+        found.append(note(message, column=by))
     if split.num_shared:
         message = (
             f"{split.num_shared} of {len(split.evaluation)} validation rows have the input of a "
             f"training row. Different inputs of all {num_rows} rows: {count_distinct(hashes[0])}."
         )
-        found.append(SHARED_INPUTS.finding(message))
+        found.append(note(message))
     return found
 
 
@@ -270,11 +248,8 @@ def _group_names(table: Table, by: str) -> dict[str, Any]:
     column = table.arrow[by]
     nested = pa.types.is_nested(column.type)
     values = (column if nested else pc.unique(column)).to_pylist()
-    return {_group_name(value): value for value in values if value is not None}
-
-
-def _group_name(value: Any) -> str:
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    whole = (int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
+    return {str(name): v for name, v in zip(whole, values, strict=True) if v is not None}
 
 
 def _compare_sides(
@@ -329,4 +304,4 @@ def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Find
         return rows, []
     file = table.sources[0].file
     message = f"{len(rows)} of {table.num_rows} rows of {file} are checked, drawn by the seed."
-    return rows, [SAMPLE_CHECKED.finding(message, file=file)]
+    return rows, [note(message, file=file)]

@@ -7,11 +7,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic
 from surefit.checks.ledger import Ledger
+from surefit.core import files
+from surefit.core.foreign import content_of
 from surefit.encode.drop_reasons import describe_counts
-from surefit.report.augmented_rows import draw_examples
-from surefit.stored_files import reading
+from surefit.report.examples import draw_examples
 
 if TYPE_CHECKING:
     from surefit.run.run_folder import Run
@@ -33,9 +33,9 @@ WARNING_HEADS = ("code", "step", "warning", "fix")
 
 def write_report(run: Run) -> Path:
     """Write the run's report.html and return its path."""
-    with reading(run.path):
+    with content_of(run.path):
         page = render(run)
-    atomic.write_text(run.report_path, page)
+    files.write_text(run.report_path, page)
     return run.report_path
 
 
@@ -47,14 +47,16 @@ def render(run: Run) -> str:
     state = "finished" if run.finished else "not finished"
     progress = f"{run.path}: {state}, {steps:,} of {plan['steps']:,} steps"
     ledger = Ledger(**plan["ledger"])
+    best = f" of the best step ({run.best_step:,})" if run.best_step else ""
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p class=quiet>{escape(progress)}</p>",
-        section(_result_title(run.best_step), table(("metric", "value"), _figures(run.metrics))),
+        section(f"Validation metrics{best}", table(("metric", "value"), _figures(run.metrics))),
         section("Baselines", table(("baseline", "metric", "value"), _baselines(plan))),
         section("Loss", _curves(history, ledger.target_unit)),
         section("Warnings of the run", table(WARNING_HEADS, _warnings(history))),
         section("Findings", _findings(plan["findings"])),
+        section("Decisions", "".join(f"<p>{escape(text)}</p>" for text in plan["notes"])),
         section("Data", table(("what", "value"), _ledger(ledger))),
         section("Predicted masks", draw_examples(run.examples)),
         section("Augmented training rows", draw_examples(plan.get("examples", ()))),
@@ -97,10 +99,6 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _result_title(best_step: int | None) -> str:
-    return "Validation metrics" + (f" of the best step ({best_step:,})" if best_step else "")
 
 
 def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

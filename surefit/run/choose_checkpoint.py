@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from surefit import digests
-from surefit.digests import Damage
-from surefit.errors import UsageError
-from surefit.run.checkpoint_state import STATE, State, read_about
-from surefit.stored_files import WRONG_CONTENT
+from surefit.core import digests, files
+from surefit.core.digests import Damage
+from surefit.core.foreign import WRONG_CONTENT
+from surefit.errors import RunFailedError, UsageError
+
+FORMAT_VERSION = 4
+"""Versions 1 to 3, of surefit up to 0.6, had other files for one process and for several."""
+STATE = "state.json"
+
+
+@dataclass
+class State:
+    """Where a run is. All else (order, learning rate, dropout) is a function of the step."""
+
+    step: int = 0
+    tokens: int = 0
+    evaluated_step: int = -1
+    best: float | None = None
+    best_loss: float | None = None
+    best_step: int | None = None
+    stale_evaluations: int = 0
+    stopped_early: bool = False
+    splits: int = 1
+    """Parts that each micro-batch is split into, because a whole one did not fit in memory."""
+    skipped_steps: int = 0
+    """Steps whose gradient was not finite, and which changed nothing."""
+    skipped_in_a_row: int = 0
+    stream: dict[str, Any] | None = None
+    """Where the stream is that the rows come from, as plain values."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What state.json holds."""
+
+    state: State
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any] = field(default_factory=dict)
+    base: str | None = None
+    """Digest of the frozen model that adapters belong to."""
+    format_version: int = FORMAT_VERSION
+
+
+def write_about(folder: Path, about: About) -> None:
+    """Write state.json into a folder that nobody reads yet."""
+    text = json.dumps(asdict(about), indent=1, allow_nan=False)
+    (folder / STATE).write_text(text, encoding="utf-8")
+
+
+def read_about(folder: Path) -> About:
+    """The state.json of a checkpoint; one of an earlier version is refused."""
+    loaded = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    version = int(loaded["format_version"])
+    if version != FORMAT_VERSION:
+        raise RunFailedError(
+            f"{folder} has checkpoint format {version}, and this version of surefit reads format "
+            f"{FORMAT_VERSION} only.",
+            "Resume with the version of surefit that wrote it, or start a new run.",
+        )
+    return About(State(**loaded["state"]), loaded["optimizer"], loaded["scaler"], loaded["base"])
+
 
 NAME = re.compile(r"step-(\d{8,})")
 SET_ASIDE = ".damaged"
@@ -34,11 +91,11 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints by step, whole or not; other names in the folder are not ours."""
+    """Checkpoints by step, whole or not; other names in the folder, and links, are not ours."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if NAME.fullmatch(path.name) and path.is_dir()]
-    return sorted(found, key=step_of)
+    named = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
+    return sorted((p for p in named if p.is_dir() and not p.is_symlink()), key=step_of)
 
 
 def step_of(path: Path) -> int:
@@ -61,11 +118,8 @@ def latest_state(folder: Path) -> State | None:
 
 
 def checkpoint_damage(path: Path) -> list[Damage]:
-    """What is wrong with the files of a checkpoint; version 0.3.0 wrote no digests to check."""
-    wrong = _state_damage(path)
-    if wrong or not read_about(path).has_digests:
-        return wrong
-    return _permitted(path, None)
+    """What is wrong with the files of a checkpoint."""
+    return _state_damage(path) or _permitted(path, None)
 
 
 def choose_checkpoint(folder: Path) -> Chosen:
@@ -103,23 +157,18 @@ def set_aside(folder: Path, after: Path | None) -> None:
     """Rename the checkpoints after the one to resume from: their steps will be made anew."""
     for path in list_checkpoints(folder):
         if after is None or step_of(path) > step_of(after):
-            os.replace(path, _free_name(path.with_name(path.name + SET_ASIDE)))
-
-
-def _free_name(path: Path) -> Path:
-    tries = (path.with_name(path.name + (f"-{n}" if n else "")) for n in range(1000))
-    return next(each for each in tries if not each.exists())
+            files.set_aside(path, path.with_name(path.name + SET_ASIDE))
 
 
 def _state_damage(path: Path) -> list[Damage]:
     """What is wrong with state.json, which says how the rest is to be read."""
     try:
-        about = read_about(path)
+        read_about(path)
     except PermissionError as error:
         raise _forbidden(error) from None
     except (OSError, *WRONG_CONTENT):
         return [Damage(path / STATE, "is missing or is not what was written")]
-    return _permitted(path, (STATE,)) if about.has_digests else []
+    return _permitted(path, (STATE,))
 
 
 def _permitted(path: Path, only: tuple[str, ...] | None) -> list[Damage]:

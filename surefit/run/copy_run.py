@@ -6,10 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-from surefit import atomic
+from surefit.core import files
+from surefit.core.locks import FILE
 from surefit.errors import RunFailedError, UsageError
 from surefit.run.run_folder import Run, choose_folder
-from surefit.run.run_lock import FILE
 
 
 def copy_run(run: Run, output: str) -> Run:
@@ -21,14 +21,15 @@ def copy_run(run: Run, output: str) -> Run:
             "Choose another --output, or leave it out to resume in place.",
         )
     try:
-        with atomic.new_folder(folder) as temporary:
+        with files.new_folder(folder) as temporary:
             shutil.copytree(run.path, temporary, dirs_exist_ok=True, ignore=_left_out)
     except (OSError, shutil.Error) as error:
         raise RunFailedError(
             f"{run.path} cannot be copied to {folder}: {error}.",
             "Choose another --output, or leave it out to resume in place.",
         ) from None
-    return Run(folder, run.task_object, run.module_object, run.collate_fn, run.trust_code)
+    parts = (run.task_object, run.module_object, run.collate_fn, run.trust_code)
+    return Run(folder, *parts, run.local, run.loss_fn)
 
 
 def _left_out(folder: str, names: list[str]) -> list[str]:
@@ -36,5 +37,5 @@ def _left_out(folder: str, names: list[str]) -> list[str]:
     return [
         name
         for name in names
-        if name == FILE or atomic.TEMPORARY.fullmatch(name) or os.path.islink(Path(folder, name))
+        if name == FILE or files.TEMPORARY.fullmatch(name) or os.path.islink(Path(folder, name))
     ]

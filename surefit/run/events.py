@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from surefit import atomic
+from surefit.core import files
+from surefit.core.files import open_own
 from surefit.errors import RunFailedError, UsageError
 
 Event = Mapping[str, Any]
@@ -41,7 +42,8 @@ def event_writer(path: Path) -> Iterator[Observer]:
     A file that was deleted or replaced meanwhile is noticed at the next event: to write on would
     be to train for nobody.
     """
-    with path.open("a", encoding="utf-8", buffering=1, newline="\n", errors=SURROGATES) as file:
+    opened = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with open(opened, "a", encoding="utf-8", buffering=1, newline="\n", errors=SURROGATES) as file:
         own = os.fstat(file.fileno())
 
         def write(event: Event) -> None:
@@ -73,7 +75,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def cut_events(path: Path, step: int) -> None:
     """Drop every event after `step`, and a last line that was cut off, from the file."""
     kept = [line for line, event in _read_lines(path) if event["step"] <= step]
-    atomic.write_bytes(path, b"".join(kept))
+    files.write_bytes(path, b"".join(kept))
 
 
 def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

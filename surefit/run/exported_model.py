@@ -7,7 +7,6 @@ code, and no permission to run any.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -15,16 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from surefit import atomic, digests
+from surefit.core import digests, files
+from surefit.core.files import refuse_special_inside
+from surefit.core.foreign import content_of, read_json
 from surefit.data.cache import use_cache
+from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
 from surefit.encode import encoder
 from surefit.errors import UsageError
 from surefit.models.lora_files import has_adapters, point_to_base
 from surefit.models.save_model import write_merged
-from surefit.regular_files import refuse_special_inside
 from surefit.run.run_folder import Run, check_plan, check_writable, is_run, open_run
-from surefit.stored_files import reading
 
 FILE = "surefit.json"
 ONNX = "model.onnx"
@@ -50,24 +50,24 @@ class ExportedModel(Run):
         if not path.is_file():  # written by version 0.4.0, or the model/ of a run
             task = encoder.read_state(self.path)["task"]
             return {"plan": {"task": task, "model": {}, "steps": 0}}
-        with reading(path):
-            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            version = stored["format_version"]
+        with content_of(path):
+            about = read_json(path, dict[str, Any])
+            version = about["format_version"]
         if version != FORMAT_VERSION:
             message = f"{path} was written by another version of surefit."
             raise UsageError(message, "Use the version that wrote it.")
-        return stored
+        return about
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        with reading(self.path / FILE):
+        with content_of(self.path / FILE):
             stored = dict(self._stored.get("config", {}))
             return {name: stored[name] for name in KEPT_SETTINGS if name in stored}
 
     @property
     def plan(self) -> dict[str, Any]:
         """What the export kept of the run's plan."""
-        with reading(self.path / FILE):
+        with content_of(self.path / FILE):
             return check_plan(self._stored["plan"], self.path / FILE)
 
 
@@ -89,14 +89,14 @@ def export_model(run: Run, out: Path, merge: bool = False) -> None:
     """Write a run's trained model to a folder that does not exist yet, or is empty."""
     _refuse_taken(run, out)
     model = run.model_path
-    with atomic.new_folder(out, sealed=True) as temporary:
+    with files.new_folder(out, sealed=True) as temporary:
         if merge and has_adapters(model):
             write_merged(model, run.task, temporary, run.code)
         else:
             without_digests = shutil.ignore_patterns(digests.FILE)  # of the run
             shutil.copytree(model, temporary, ignore=without_digests, dirs_exist_ok=True)
             point_to_base(temporary, out)
-        atomic.write_json(temporary / FILE, _about(run))
+        files.write_json(temporary / FILE, _about(run))
 
 
 def _refuse_taken(run: Run, out: Path) -> None:
@@ -115,6 +115,7 @@ def export_onnx(run: Run, out: Path, data: Sequence[str] = ()) -> float:
     the largest difference.
     """
     from surefit.pipeline.onnx_file import require_onnx, write_onnx
+    from surefit.tasks.custom import needs_loss_fn
 
     require_onnx()
     _refuse_taken(run, out)
@@ -125,9 +126,9 @@ def export_onnx(run: Run, out: Path, data: Sequence[str] = ()) -> float:
             "Pass some rows with --data.",
         )
     pipeline = run.open_pipeline()
-    with use_cache(config.cache):
+    with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         rows = open_table(list(data or config.data), config.read, config.on_bad_file, "test")
-    with atomic.new_folder(out, sealed=True) as temporary:
+    with files.new_folder(out, sealed=True) as temporary:
         pipeline.encoder.save(temporary)
         return write_onnx(pipeline, rows, temporary / ONNX)
 

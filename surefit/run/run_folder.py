@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -12,16 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import atomic, digests
+from surefit import __version__
 from surefit.config import RunConfig, config_yaml, make_config, read_yaml
-from surefit.data.cache_use import is_cache
+from surefit.core import digests, files
+from surefit.core.files import refuse_links, refuse_special_inside
+from surefit.core.foreign import content_of, read_json
+from surefit.core.locks import WRITTEN
 from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
-from surefit.regular_files import refuse_special_inside
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
-from surefit.stored_files import reading
-from surefit.tasks.find_task import find_task
+from surefit.tasks.choose_task import find_task
 from surefit.tasks.metrics.chosen_metrics import with_metrics
 from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from surefit.pipeline.pipeline import Pipeline
 
+RUN_FORMAT = 2
+"""Written to plan.json; runs of another format are refused."""
 BEGINNING = ("config.yaml", "plan.json", digests.FILE)
 PLAN_TYPES: dict[str, type[Any]] = {
     "task": str,
@@ -43,6 +45,7 @@ PLAN_TYPES: dict[str, type[Any]] = {
 EXAMPLES = "examples.json"
 """Rows that the report shows with their predictions."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
+"""What a folder with a run in it has."""
 
 
 class Run:
@@ -55,28 +58,30 @@ class Run:
         module: Any = None,
         collate_fn: Callable[..., Any] | None = None,
         trust_code: Iterable[str] = (),
+        local: RunConfig | None = None,
+        loss_fn: Callable[..., Any] | None = None,
     ) -> None:
         self.path = path
         self.trust_code = frozenset(trust_code)
         self.collate_fn = collate_fn
+        self.loss_fn = loss_fn
         self.task_object = task
         self.module_object = module
+        self.local = local or RunConfig()
+        """The config of this command, which decides what the folder of a run may not."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     @cached_property
     def config(self) -> RunConfig:
-        """The resolved config."""
-        config = make_config(_without_objects(self._settings))
-        # The folder of a stranger's run does not decide where something is written.
-        is_ours = config.cache is None or is_cache(Path(config.cache))
-        return config if is_ours else config.model_copy(update={"cache": None})
+        """The resolved config; what belongs to the machine is that of this command."""
+        return make_config(self._settings).with_local(self.local)
 
     @cached_property
     def objects(self) -> dict[str, str]:
         """Python objects the run was begun with and does not hold: argument and name."""
-        return {**_objects_in(self._settings), **self.plan.get("objects", {})}
+        return dict(self.plan.get("objects", {}))
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
@@ -86,14 +91,19 @@ class Run:
     def plan(self) -> dict[str, Any]:
         """The plan as it was stored."""
         path = self.path / "plan.json"
-        try:
-            loaded = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        loaded = read_json(
+            path,
+            dict[str, Any],
+            "Restore it from a copy of the run; without its plan a run cannot be opened.",
+        )
+        plan = check_plan(loaded, path)
+        if plan.get("run_format") != RUN_FORMAT:
+            other = f"surefit {plan.get('version')}"
             raise UsageError(
-                f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.",
-                "Restore it from a copy of the run; without its plan a run cannot be opened.",
-            ) from None
-        return check_plan(loaded, path)
+                f"{self.path} is a run of {other}, which surefit {__version__} does not open.",
+                f"Open it with {other}, or train again.",
+            )
+        return plan
 
     @property
     def task(self) -> TaskSpec:
@@ -126,7 +136,7 @@ class Run:
     def examples(self) -> list[dict[str, Any]]:
         """A few validation rows with what is predicted for them, of tasks that show some."""
         path = self.path / EXAMPLES
-        return list(json.loads(path.read_text("utf-8"))) if path.is_file() else []
+        return read_json(path, list[dict[str, Any]]) if path.is_file() else []
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -135,7 +145,7 @@ class Run:
         The training loss is the mean over the epoch's steps, the evaluation loss that of its last
         evaluation (None without one), the time that of its steps.
         """
-        with reading(self.events_path):
+        with content_of(self.events_path):
             return summarise_epochs(self.history)
 
     @property
@@ -144,7 +154,7 @@ class Run:
         evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
         best = self.best_step
         chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
-        with reading(self.events_path):
+        with content_of(self.events_path):
             return dict(chosen["metrics"]) if chosen else {}
 
     @property
@@ -161,7 +171,7 @@ class Run:
 
     def spans(self, num_steps: int) -> list[tuple[int, int]]:
         """After which step which total number of steps applies; the last total is `num_steps`."""
-        with reading(self.path / "plan.json"):
+        with content_of(self.path / "plan.json"):
             stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
         return stored or [(0, num_steps)]
 
@@ -210,17 +220,20 @@ class Run:
         """The trained model."""
         return self.load()[0]
 
-    def with_collate_fn(self, collate_fn: Callable[..., Any]) -> Run:
-        """The run, for batches made by the user's own collate_fn."""
+    def with_functions(
+        self, collate_fn: Callable[..., Any] | None, loss_fn: Callable[..., Any] | None
+    ) -> Run:
+        """The run, with the user's own functions for batches and losses where they are given."""
         parts = (self.path, self.task_object, self.module_object)
-        return type(self)(*parts, collate_fn, self.trust_code)
+        functions = (collate_fn or self.collate_fn, loss_fn or self.loss_fn)
+        return type(self)(*parts, functions[0], self.trust_code, self.local, functions[1])
 
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.has_model:
             return
         for name in (*BEGINNING, "events.jsonl", "report.html"):
-            (self.path / name).unlink(missing_ok=True)
+            files.remove_file(self.path / name)
         for folder in (self.checkpoints, self.path):
             if not any(folder.iterdir()):
                 folder.rmdir()
@@ -231,15 +244,15 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        with reading(self.model_path):
+        with content_of(self.model_path):
             return open_pipeline(
                 self.model_path,
                 self.task,
-                {**self.plan, "epochs": self.config.epochs},
+                {**self.plan, "epochs": self.config.epochs, "seed": self.config.seed},
                 self.code,
-                self.config.seed,
                 module,
                 self.collate_fn,
+                self.loss_fn,
             )
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
@@ -248,7 +261,7 @@ class Run:
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
-        with reading(self.model_path):
+        with content_of(self.model_path):
             return load_model(self.model_path, self.task, self.code, module)
 
     def _refuse_unfinished(self) -> None:
@@ -269,36 +282,6 @@ def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
             message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
             raise UsageError(message, "Restore the file from a copy of the run.")
     return loaded
-
-
-PASSED = "python:"
-"""How version 0.1.0 wrote a Python object into config.yaml: this, and its name."""
-_KEYS = {"augment.function": "augment", "generate.scorer": "scorer"}
-
-
-def _objects_in(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """The Python objects that a config of version 0.1.0 names, by argument."""
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        name = prefix + key
-        if isinstance(value, Mapping):
-            found |= _objects_in(value, f"{name}.")
-        first = value[0] if isinstance(value, list) and value else value
-        if isinstance(first, str) and first.startswith(PASSED):
-            found[_KEYS.get(name, name)] = first.removeprefix(PASSED)
-    return found
-
-
-def _without_objects(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, without what stands for a Python object."""
-    kept: dict[str, Any] = {}
-    for key, value in settings.items():
-        first = value[0] if isinstance(value, list) and value else value
-        if isinstance(value, Mapping):
-            kept[key] = _without_objects(value)
-        elif not (isinstance(first, str) and first.startswith(PASSED)):
-            kept[key] = value
-    return kept
 
 
 def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
@@ -326,19 +309,26 @@ def is_run(folder: Path) -> bool:
 def is_unbegun(folder: Path) -> bool:
     """Whether a start was killed there before it wrote its plan.
 
-    Its folder for checkpoints, which is made first, tells it from a folder with a user's files.
+    Its folder for checkpoints, which is made first, and the digests, which are written before the
+    files they are of, tell it from a folder with a user's files.
     """
     has = {name for name in OWN_NAMES if os.path.exists(folder / name)}
-    if not (folder / "checkpoints").is_dir():
+    begun = {"config.yaml", "plan.json"}
+    if (
+        not (folder / "checkpoints").is_dir()
+        or has >= begun
+        or not has <= {"checkpoints", *BEGINNING}
+    ):
         return False
     saved = any(NAME.match(path.name) for path in (folder / "checkpoints").iterdir())
-    begun = {"config.yaml", "plan.json"}
-    return not saved and not has >= begun and has <= {"checkpoints", *BEGINNING}
+    is_other = len(has) > 1 and digests.find_damage(folder, sorted(begun & has))
+    return not saved and not is_other
 
 
 def choose_folder(output: str | None, name: str) -> Path:
     """The folder of a new run; refuses one that holds a run or cannot be written."""
     folder = Path(output) if output else _new_name(Path("runs"), name)
+    refuse_links(folder / each for each in WRITTEN)
     taken = next((own for own in OWN_NAMES if os.path.exists(folder / own)), None)
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
@@ -395,9 +385,11 @@ def write_beginning(folder: Path, config: RunConfig, plan: Mapping[str, Any]) ->
     a config.yaml whose difference from the plan is applied again.
     """
     contents = {
-        "config.yaml": atomic.encode_text(config_yaml(config)),
-        "plan.json": atomic.encode_json({**plan, "config": config.model_dump(mode="json")}),
+        "config.yaml": files.encode_text(config_yaml(config)),
+        "plan.json": files.encode_json(
+            {**plan, "run_format": RUN_FORMAT, "config": config.model_dump(mode="json")}
+        ),
     }
-    atomic.write_bytes(folder / "config.yaml", contents["config.yaml"])
-    atomic.write_json(folder / digests.FILE, digests.describe_contents(contents))
-    atomic.write_bytes(folder / "plan.json", contents["plan.json"])
+    files.write_json(folder / digests.FILE, digests.describe_contents(contents))
+    files.write_bytes(folder / "config.yaml", contents["config.yaml"])
+    files.write_bytes(folder / "plan.json", contents["plan.json"])

@@ -11,6 +11,7 @@ from surefit.errors import UsageError
 from surefit.tasks import (
     audio_classification,
     causal_lm,
+    custom,
     feature_classification,
     feature_pretraining,
     image_classification,
@@ -41,6 +42,7 @@ TASKS: dict[str, TaskSpec] = {
         tabular_classification.SPEC,
         causal_lm.SPEC,
         masked_lm.SPEC,
+        custom.SPEC,
     )
 }
 

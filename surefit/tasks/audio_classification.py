@@ -19,21 +19,8 @@ from surefit.tasks.audio_reading import (
     encode_audio,
     holds_audio,
 )
-from surefit.tasks.baselines import class_baselines
-from surefit.tasks.classes import (
-    CONFUSION,
-    MACRO_F1,
-    accuracy,
-    class_id,
-    class_loss,
-    class_scores,
-    class_settings,
-    decode_classes,
-    fit_classes,
-    label_field,
-    probabilities,
-)
-from surefit.tasks.task_spec import Head, TaskSpec
+from surefit.tasks.class_task import class_head, class_targets, class_task
+from surefit.tasks.classes import class_settings, fit_classes, label_field
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
@@ -51,8 +38,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """What the model reads of the audio, and the class."""
     if is_empty(row["audio"]):
         raise SkipRowError(DropReason.EMPTY)
-    targets = {"labels": class_id(row, encoder)} if "label" in row else {}
-    return encode_audio(row, encoder, targets)
+    return encode_audio(row, encoder, class_targets(row, encoder))
 
 
 def fields(encoder: Encoder) -> dict[str, Field]:
@@ -60,7 +46,7 @@ def fields(encoder: Encoder) -> dict[str, Field]:
     return {**audio_fields(encoder), "labels": label_field(encoder)}
 
 
-SPEC = TaskSpec(
+SPEC = class_task(
     name="audio-classification",
     summary="one class, or several, per recording: wav, flac or mp3",
     needs=(("audio", "label"),),
@@ -70,16 +56,8 @@ SPEC = TaskSpec(
     fields_of=fields,
     encode=encode,
     fit=fit,
-    baselines=class_baselines,
-    loss=class_loss,
-    class_scores=class_scores,
-    predicted_values=probabilities,
-    metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
-    best="accuracy",
-    decode=decode_classes,
-    head=Head(
+    head=class_head(
         auto_class="AutoModelForAudioClassification",
-        size=lambda encoder: len(encoder.classes),
         config=lambda encoder: {**class_settings(encoder), **audio_config(encoder)},
     ),
 )

@@ -10,10 +10,10 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import is_text
+from surefit.data.data_rules import UNREADABLE_MEDIA
+from surefit.data.extra_columns import extra_roles
 from surefit.data.file_kinds import AUDIO
-from surefit.data.further_columns import further_roles
 from surefit.data.table import Table
-from surefit.encode.audio.audio_files import UNREADABLE_AUDIO
 from surefit.encode.audio.audio_format import AudioFormat, read_audio_format
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
@@ -41,7 +41,7 @@ class AudioReader:
 
     def __init__(self, encoder: Encoder) -> None:
         self.form = read_audio_format(encoder.settings["audio"])
-        self._roles = ("audio", *further_roles(encoder.roles))
+        self._roles = ("audio", *extra_roles(encoder.roles))
         self.spread = Spread()
         self._stride = 1
 
@@ -79,7 +79,7 @@ def encode_audio(
     try:
         waveform, truncated = form.waveform(row["audio"])
     except RowFaultError as fault:
-        if fault.rule is UNREADABLE_AUDIO and encoder.settings.get("on_bad_file") == "skip":
+        if fault.rule is UNREADABLE_MEDIA and encoder.settings.get("on_bad_file") == "skip":
             raise SkipRowError(DropReason.BAD_FILE) from None
         raise
     if not len(waveform):

@@ -18,7 +18,7 @@ from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.saved_tokenizer import add_nothing_behind
+from surefit.encode.text.tokenizer import add_nothing_behind
 from surefit.findings import Finding, rule
 from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (

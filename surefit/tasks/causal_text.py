@@ -13,6 +13,7 @@ from surefit.batches.collate import pad_stack, pad_token_id
 from surefit.batches.field import IGNORE_INDEX, describe_misalignment
 from surefit.config import set_option
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
@@ -22,7 +23,11 @@ from surefit.tasks.task_spec import Sample
 
 
 def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether answers are texts to write, rather than true and false, which are classes."""
+    """Whether answers are texts to write, rather than classes: true and false, labels of ids."""
+    if "input_ids" in roles:
+        label = get_role("label")
+        named = (c for c in table.columns if c.lower() in label.names and c not in roles.values())
+        return not any(label.accepts(table.column_type(c), False) for c in named)
     column = roles.get("answer")
     return column is None or not pa.types.is_boolean(table.column_type(column))
 

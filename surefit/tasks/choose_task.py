@@ -15,10 +15,14 @@ from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError, UsageError
-from surefit.tasks import TASKS
+from surefit.tasks import TASKS, get_task
 from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
 from surefit.tasks.suggest_columns import ask_for_target, suggest
 from surefit.tasks.task_spec import TaskSpec
+from surefit.user_code import CodeGate
+
+INFERRED = tuple(task for task in TASKS.values() if task.needs)
+"""Tasks that the columns may suggest."""
 
 
 def choose_task(
@@ -31,11 +35,11 @@ def choose_task(
 
     Where several would do, or several forms of one, that which the model has a head for goes first.
     """
-    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or tuple(TASKS.values())
+    candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or INFERRED
     if any("answer" in task.role_names for task in candidates):
         refuse_preference(table, chosen)
         chosen = read_whole_answers(table, chosen)
-    able = [task for task in candidates if not task.needs or set(chosen) <= set(task.role_names)]
+    able = [task for task in candidates if _may_name(task) or set(chosen) <= set(task.role_names)]
     if not able:
         raise _unknown_role(chosen, candidates)
     for role, column in chosen.items():
@@ -43,7 +47,7 @@ def choose_task(
     fitting = []
     for task in able:
         if not task.needs:
-            return task, {**{name: name for name in table.columns}, **chosen}
+            return task, {**{n: n for n in table.columns if _may_name(task)}, **chosen}
         form = task if auto_classes != frozenset() else _for_tables(task, chosen)
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         for needed in form.needs:
@@ -62,9 +66,14 @@ def choose_task(
     return task, roles
 
 
+def _may_name(task: TaskSpec) -> bool:
+    """Whether every column has a role of its own name: rows as they are, of a user's TaskSpec."""
+    return not task.needs and not task.whole_rows
+
+
 def _for_tables(task: TaskSpec, chosen: Mapping[str, str]) -> TaskSpec:
     """The task for a model without a head for texts or files: one column of a table to it."""
-    others = {"text", "image", "audio"} - {*chosen}
+    others = {"text", "input_ids", "image", "audio"} - {*chosen}
     needs = tuple(names for names in task.needs if others.isdisjoint(names))
     return replace(task, needs=needs) if needs else task
 
@@ -207,3 +216,16 @@ def _needed(task: TaskSpec) -> str:
 
 def _columns(table: Table) -> str:
     return ", ".join(f"{name} ({describe_type(table.column_type(name))})" for name in table.columns)
+
+
+def find_task(name: str, code: CodeGate) -> TaskSpec | tuple[TaskSpec, ...]:
+    """The task called `name`; `module:object` is found through the gate."""
+    if ":" not in name:
+        return get_task(name)
+    found = code.find(name)
+    if not isinstance(found, TaskSpec):
+        raise UsageError(
+            f"{name} is a {type(found).__name__}; expected a surefit.TaskSpec.",
+            "Let the name stand for a TaskSpec object.",
+        )
+    return found

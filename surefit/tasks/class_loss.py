@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.encode.augment.mixing import LABELS, SHARE
+from surefit.encode.augment.array_changes import LABELS, SHARE
 
 if TYPE_CHECKING:
     import torch

@@ -12,22 +12,19 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.text.dialogues import Dialogue
 from surefit.encode.text.messages import (
     EMPTY_PROMPT_OR_ANSWER,
+    UNREADABLE_MESSAGE,
     Message,
     is_answer,
     read_dialogue,
+    read_tools,
+    shown,
 )
-from surefit.encode.text.multiple_choice import with_choices
 from surefit.encode.text.prompt_and_answer import (
     has_messages,
     join_turns,
     split_answer,
     tools_in,
-)
-from surefit.encode.text.tool_messages import read_tools
-from surefit.encode.text.unreadable_messages import (
-    UNREADABLE_MESSAGE,
-    refuse_python_text,
-    shown,
+    with_choices,
 )
 from surefit.tasks.causal_text import read_text
 
@@ -45,7 +42,6 @@ def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     role, turns = turns_of(row)
     column = encoder.column_of(role)
     if turns is not None:
-        refuse_python_text(turns, column)
         turns = [*earlier, *turns] if earlier and not isinstance(turns, str) else turns
         return with_system(system, read_dialogue(turns, column, predicting)), tools
     asked, answer = _asked(row, encoder)
@@ -99,8 +95,6 @@ def with_system(system: str, messages: list[Message]) -> list[Message]:
 
 def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | None]:
     """The message of the user, and the text of the answer."""
-    for role in ("prompt", "answer"):
-        refuse_python_text(row.get(role), encoder.column_of(role))
     row = with_choices(row, encoder.column_of("answer")) if "choices" in row else row
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     if "rejected" in row:
@@ -121,7 +115,6 @@ def _missing(role: str) -> SkipRowError:
 
 def _history(value: Any, column: str) -> Iterator[Message]:
     """Earlier turns: pairs of what the user and the assistant said, or messages."""
-    refuse_python_text(value, column)
     turns = parse_json(value) if isinstance(value, str) and value.strip() else value
     if turns is None or len(turns) == 0:
         return

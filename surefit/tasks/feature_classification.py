@@ -11,12 +11,11 @@ from surefit.data.label_columns import holds_amounts
 from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding
 from surefit.encode.encoder import Encoder
-from surefit.tasks.baselines import class_baselines
+from surefit.tasks.class_task import class_targets, class_task
 from surefit.tasks.classes import (
     CONFUSION,
     MACRO_F1,
     accuracy,
-    class_id,
     class_loss,
     class_scores,
     decode_classes,
@@ -45,7 +44,7 @@ from surefit.tasks.step_classes import (
     naming_place,
     per_step,
 )
-from surefit.tasks.task_spec import Batch, Head, TaskSpec
+from surefit.tasks.task_spec import Batch, Head
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
@@ -67,9 +66,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The steps as float32 and their mask, or the vector, and the class or classes."""
     if is_per_step(encoder):
         return encode_with_classes(row, encoder)
-    if "label" not in row:
-        return encode_steps(row, encoder)
-    return encode_steps(row, encoder, {"labels": class_id(row, encoder)})
+    return encode_steps(row, encoder, class_targets(row, encoder))
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
@@ -96,7 +93,7 @@ def _num_classes(encoder: Encoder) -> int:
     return len(encoder.classes)
 
 
-SPEC = TaskSpec(
+SPEC = class_task(
     name="feature-classification",
     summary="one class, or several, per vector [width] or sequence [steps, width] of features, or "
     "one class per step",
@@ -109,7 +106,6 @@ SPEC = TaskSpec(
     fields_of=fields,
     encode=encode,
     fit=fit,
-    baselines=class_baselines,
     loss=per_step(class_loss),
     class_scores=per_step(class_scores),
     predicted_values=per_step(probabilities),
@@ -118,7 +114,6 @@ SPEC = TaskSpec(
         "macro_f1": replace(MACRO_F1, sums=per_step(MACRO_F1.sums)),
         "confusion": replace(CONFUSION, sums=per_step(CONFUSION.sums)),
     },
-    best="accuracy",
     decode=decode,
     step_labels=True,
     head=Head(size=_num_classes, body="rows"),

@@ -10,11 +10,14 @@ import numpy as np
 
 from surefit.batches.field import Field, describe_misalignment
 from surefit.data.column_types import array_rank, describe_type
-from surefit.data.data_rules import MISALIGNED_COLUMNS
+from surefit.data.data_rules import MISALIGNED_COLUMNS, MISSING_COLUMN
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
+from surefit.encode.features.feature_layout import planned_axes, read_layout
+from surefit.findings import Finding, rule
 from surefit.tasks.feature_sequences import FIELDS, Reader, read_steps
 from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
@@ -22,6 +25,48 @@ if TYPE_CHECKING:
     import torch
 
 MASKED_SHARE = 0.15
+
+
+MASKING_INFERRED = rule(
+    "SF762",
+    "warning",
+    "masked pretraining inferred",
+    why=(
+        "The data has sequences of features and no label. The model learns to reconstruct masked "
+        "time steps, which is one of several things that can be learned without labels."
+    ),
+    fix=(
+        "Name the task: --task feature-pretraining. With labels, name their column: "
+        "--set columns.label=COLUMN. A module of your own may have its own loss_fn."
+    ),
+    accept="The model reconstructs masked time steps.",
+)
+
+
+def check_inferred(
+    table: Table, roles: Mapping[str, str], layout: Mapping[str, Any] | None
+) -> list[Finding]:
+    """Warn where nobody asked for masking; refuse it for rows of one time step.
+
+    Without a layout, flat rows are vectors.
+    """
+    column, file = roles["features"], table.sources[0].file
+    shape = row_shape(table, column)
+    steps, _ = planned_axes(shape, read_layout(dict(layout or {})))
+    if steps.most > 1 and (layout is not None or len(shape.axes) > 1):
+        message = (
+            f"The task is not named, and no column is a label: time steps of column {column!r} are "
+            "masked, and the model learns to reconstruct them."
+        )
+        return [MASKING_INFERRED.finding(message, file=file, column=column)]
+    raise MISSING_COLUMN.error(
+        f"Column {column!r} has one vector per row, and no column is a label, so it is not clear "
+        "what is to be learned.",
+        fix="Name the column of the labels: --set columns.label=COLUMN. To train a module of your "
+        "own without labels, from Python: task='custom', loss_fn=f, with f(outputs, batch).",
+        file=file,
+        column=column,
+    )
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:

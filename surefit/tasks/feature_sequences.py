@@ -21,20 +21,8 @@ from surefit.encode.encoded_row import (
 )
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import read_layout
-from surefit.findings import rule
+from surefit.findings import note
 from surefit.tasks.task_spec import Head
-
-STEPS_ARE_DISTRIBUTIONS = rule(
-    "SF425",
-    "info",
-    "steps are distributions",
-    why=(
-        "Each step sums to 1, as one-hot steps and probabilities do; such steps are left as they "
-        "are, and feature-pretraining learns them by cross-entropy."
-    ),
-    fix="",
-)
-
 
 Steps = npt.NDArray[Any]
 
@@ -143,7 +131,7 @@ class Reader:
         if fitted["distributions"] and not are_vectors(self.encoder):
             column = self.encoder.roles["features"]
             message = f"every step of column {column!r} is a distribution over {width} places."
-            found.append(STEPS_ARE_DISTRIBUTIONS.finding(message, column=column))
+            found.append(note(message, column=column))
         return {"width": width, **fitted, "longest": longest, "findings": found}
 
 

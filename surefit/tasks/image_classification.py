@@ -12,23 +12,10 @@ from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.tasks.baselines import class_baselines
-from surefit.tasks.classes import (
-    CONFUSION,
-    MACRO_F1,
-    accuracy,
-    class_id,
-    class_loss,
-    class_scores,
-    class_settings,
-    decode_classes,
-    fit_classes,
-    label_field,
-    probabilities,
-)
+from surefit.tasks.class_task import CLASS_METRICS, class_head, class_targets, class_task
+from surefit.tasks.classes import class_scores, fit_classes, label_field
 from surefit.tasks.image_reading import PIXELS, encode_image, fit_images, holds_images
 from surefit.tasks.metrics.class_metrics import top_metric
-from surefit.tasks.task_spec import Head, TaskSpec
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
@@ -50,11 +37,10 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values and the class."""
     if is_empty(row["image"]):  # before a label that is missing as well
         raise SkipRowError(DropReason.EMPTY)
-    targets = {"labels": class_id(row, encoder)} if "label" in row else {}
-    return encode_image(row, encoder, targets)
+    return encode_image(row, encoder, class_targets(row, encoder))
 
 
-SPEC = TaskSpec(
+SPEC = class_task(
     name="image-classification",
     summary="one class, or several, per image",
     needs=(("image", "label"),),
@@ -64,21 +50,6 @@ SPEC = TaskSpec(
     fields_of=fields_of,
     encode=encode,
     fit=fit,
-    baselines=class_baselines,
-    loss=class_loss,
-    class_scores=class_scores,
-    predicted_values=probabilities,
-    metrics={
-        "accuracy": accuracy,
-        "macro_f1": MACRO_F1,
-        "confusion": CONFUSION,
-        **{f"top{count}": top_metric(count, class_scores) for count in (1, 5)},
-    },
-    best="accuracy",
-    decode=decode_classes,
-    head=Head(
-        auto_class="AutoModelForImageClassification",
-        size=lambda encoder: len(encoder.classes),
-        config=class_settings,
-    ),
+    metrics={**CLASS_METRICS, **{f"top{n}": top_metric(n, class_scores) for n in (1, 5)}},
+    head=class_head(auto_class="AutoModelForImageClassification"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.cell_files import is_empty, names_files
 from surefit.data.column_types import CHANNELS, is_text
+from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.data.file_kinds import IMAGES
 from surefit.data.table import Table
 from surefit.encode.drop_reasons import DropReason
@@ -15,7 +16,6 @@ from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, en
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.channel_axis import read_axis
 from surefit.encode.images.image_columns import fit_columns
-from surefit.encode.images.image_files import IMAGE_TOO_LARGE, UNREADABLE_IMAGE
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.images.pixel_sample import PixelSample
 
@@ -79,9 +79,6 @@ def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
     try:
         return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
     except RowFaultError as fault:
-        if (
-            fault.rule in (UNREADABLE_IMAGE, IMAGE_TOO_LARGE)
-            and encoder.settings.get("on_bad_file") == "skip"
-        ):
+        if fault.rule is UNREADABLE_MEDIA and encoder.settings.get("on_bad_file") == "skip":
             raise SkipRowError(DropReason.BAD_FILE) from None
         raise

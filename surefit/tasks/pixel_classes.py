@@ -13,21 +13,13 @@ from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.mask_files import IGNORED, NOT_A_MASK, read_mask
 from surefit.encode.store import Store
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.tasks.classes import UNSUITABLE_LABEL
 from surefit.tasks.task_spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
     import torch
-
-ONE_CLASS_MASKS = rule(
-    "SF259",
-    "info",
-    "masks of a single class",
-    why="Images without any object teach where nothing is; among them may be forgotten masks.",
-    fix="Nothing to do if these images show nothing; else draw their masks.",
-)
 
 BINARY_MASKS = rule(
     "SF260",
@@ -104,7 +96,7 @@ class MaskSample:
             number, count = self.single.most_common(1)[0]
             what = f"the class {number} alone" if number >= 0 else "one class or none"
             message = f"{count} of {self.masks} training masks have {what}."
-            yield ONE_CLASS_MASKS.finding(message, column=self.column)
+            yield note(message, column=self.column)
 
 
 def class_places(mask: Any, encoder: Encoder) -> Any:

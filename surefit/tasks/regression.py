@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.config import joint_parts
+from surefit.core.float64 import to_float64
 from surefit.data.column_meanings import OF_TEXTS
 from surefit.data.column_types import list_axes
 from surefit.data.label_columns import holds_amounts, is_continuous
@@ -30,8 +31,7 @@ from surefit.tasks.number_targets import (
 )
 from surefit.tasks.row_inputs import FILE_ROLES, INPUTS, TABLE, arrays_of, input_of
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
-from surefit.tasks.text_classification import adapt_to_pairs, misread
-from surefit.wide_numbers import as_double
+from surefit.tasks.text_classification import ALONGSIDE, adapt_to_pairs, misread
 
 if TYPE_CHECKING:
     import torch
@@ -106,15 +106,15 @@ def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
 
 def _in_units(outputs: Any, batch: Batch, encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
     """Predictions and targets in the units of the data: (B,) each, or (B, K)."""
-    labels = as_double(batch["labels"])
-    made = as_double(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
+    labels = to_float64(batch["labels"])
+    made = to_float64(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
     mean, scale = (labels.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
     return made * scale + mean, labels * scale + mean
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The numbers for each row, in the units of the data."""
-    values = as_double(predicted_numbers(outputs, num_targets(encoder)))
+    values = to_float64(predicted_numbers(outputs, num_targets(encoder)))
     mean, scale = (values.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
     return [{"prediction": name_targets(row, encoder)} for row in (values * scale + mean).tolist()]
 
@@ -142,7 +142,7 @@ SPEC = TaskSpec(
     needs=(*((role, "label") for role in INPUTS), ("label",)),
     roles=FILE_ROLES,
     exact_targets=False,
-    optional=("text_pair", "mask"),
+    optional=("text_pair", *ALONGSIDE),
     augments=("text", "text_pair"),
     arrays=arrays_of,
     takes=takes,

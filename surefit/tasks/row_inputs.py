@@ -16,7 +16,7 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import audio_reading, feature_sequences, image_reading, tabular
-from surefit.tasks.text_classification import encode_text, text_fields
+from surefit.tasks.text_classification import encode_text, labels_rows, text_fields
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, str]
@@ -64,6 +64,9 @@ INPUTS: dict[str, RowInput] = {
         audio_reading.holds_audio,
     ),
     "text": RowInput(encode_text, text_fields, "AutoModelForSequenceClassification"),
+    "input_ids": RowInput(
+        encode_text, text_fields, "AutoModelForSequenceClassification", takes=labels_rows
+    ),
     "features": RowInput(
         feature_sequences.encode_steps,
         feature_sequences.feature_fields,

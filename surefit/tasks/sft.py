@@ -27,19 +27,18 @@ from surefit.encode.encoded_row import (
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
-from surefit.encode.text.messages import has_unread_call, is_answer, is_prompt
-from surefit.encode.text.multiple_choice import CHOICES
-from surefit.encode.text.saved_tokenizer import add_nothing_behind
+from surefit.encode.text.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
+from surefit.encode.text.prompt_and_answer import CHOICES
 from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
-from surefit.encode.text.tool_messages import CALL_KEPT_AS_TEXT
+from surefit.encode.text.tokenizer import add_nothing_behind
 from surefit.encode.text.unrendered import (
     EARLIER_REASONING_NOT_RENDERED,
     MESSAGE_NOT_RENDERED,
     REASONING_NOT_RENDERED,
     DialogueColumns,
 )
-from surefit.findings import Finding, rule
+from surefit.findings import NOTE, Finding, rule
 from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
@@ -64,14 +63,6 @@ OVERLONG_ROW_DROPPED = rule(
     why="An answer without its end teaches the model never to stop, so it is not cut.",
     fix="Raise max_seq_length if the model allows it, or shorten the row.",
     accept="The rows are dropped.",
-)
-
-MESSAGES_AFTER_LAST_ANSWER = rule(
-    "SF281",
-    "info",
-    "messages behind the last answer",
-    why="No answer follows these messages, so no token of theirs has a label. They are dropped.",
-    fix="Nothing to do.",
 )
 
 CALLS_WRITTEN_AS_TEXT = rule(
@@ -239,7 +230,7 @@ def _remarks(
     if left:
         what = "message is" if left == 1 else "messages are"
         message = f"{left} {what} left out behind the last answer"
-        yield Remark(MESSAGES_AFTER_LAST_ANSWER, message, column)
+        yield Remark(NOTE, message, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:

@@ -11,7 +11,12 @@ import numpy.typing as npt
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.tasks.column_matrix import feature_rows, is_table, part_places, spread_rows
+from surefit.tasks.numeric_columns import (
+    feature_rows,
+    is_table,
+    part_places,
+    spread_rows,
+)
 
 Array = npt.NDArray[Any]
 

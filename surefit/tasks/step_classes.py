@@ -23,7 +23,7 @@ from surefit.data.roles import get_role
 from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note
 from surefit.tasks.classes import (
     ALL_PROBABILITIES,
     UNSUITABLE_LABEL,
@@ -34,14 +34,6 @@ from surefit.tasks.classes import (
 )
 from surefit.tasks.feature_sequences import are_vectors, as_steps, read_steps
 from surefit.tasks.task_spec import Batch
-
-LABELS_PER_STEP = rule(
-    "SF198",
-    "info",
-    "labels per time step or per row",
-    why="A list of labels may have a class for each time step, or the classes of the whole row.",
-    fix="Set features.labels to step or row if this is wrong.",
-)
 
 SETTING = "features.labels"
 """The setting of an Encoder with what the user says about lists of labels: `step` or `row`."""
@@ -81,8 +73,8 @@ def choose_labels(
     if asked is None and not are_vectors(encoder):
         decided, why = _decide([each for row in first for each in _sizes(row, encoder)])
     column = encoder.roles["label"]
-    note = LABELS_PER_STEP.finding(f"column {column!r}: {why}.", column=column)
-    return decided, chain(first, source), [note] if why else []
+    found = [note(f"column {column!r}: {why}.", column=column)] if why else []
+    return decided, chain(first, source), found
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from surefit.config import joint_name, joint_parts, set_option
 from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier, is_metadata, is_prose
+from surefit.data.extra_columns import holds, is_class_map
 from surefit.data.file_columns import kind_named
-from surefit.data.further_columns import holds, is_class_map
 from surefit.data.label_columns import (
     describes,
     holds_amounts,

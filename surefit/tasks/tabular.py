@@ -11,22 +11,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_TYPE
 from surefit.data.dates import ORDERS
-from surefit.data.numbers import read_number
+from surefit.data.missing_values import is_missing
+from surefit.data.numbers import MISSING_MARKERS, read_number
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
-from surefit.findings import rule
-from surefit.tasks.column_matrix import vector_width
-from surefit.tasks.column_series import Column, Series, as_value, date_parts
-from surefit.tasks.high_cardinality import (
-    describe_categories,
-    describe_left_out,
-    why_not_categories,
-)
+from surefit.findings import Finding, note, rule
 from surefit.tasks.leakage import Sample, check_leakage
+from surefit.tasks.numeric_columns import (
+    MAX_TEXTS,
+    Column,
+    Series,
+    as_value,
+    date_parts,
+    vector_width,
+)
 
 NO_INPUT_COLUMN = rule(
     "SF233",
@@ -55,7 +58,8 @@ def _is_readable(table: Table, column: str) -> bool:
     kind = table.column_type(column)
     if not is_text(kind):
         return is_number(kind) or bool(pa.types.is_temporal(kind))
-    values = set(table.arrow[column].slice(0, 1000).drop_null().to_pylist())
+    cells = table.arrow[column].slice(0, 1000).drop_null().to_pylist()
+    values = {cell for cell in cells if not is_missing(cell, MISSING_MARKERS)}
     is_date = any(all(date_parts(value, order) for value in values) for order in ORDERS)
     return len(values) <= MAX_CATEGORIES or is_date
 
@@ -116,6 +120,8 @@ def _read_column(name: str, column: Column, most: int) -> tuple[list[dict[str, A
         made = [p for part, series in parts.items() for p in _numbers(name, part, series)]
         made = [{**part, "order": order} for part in made]
         return made, "" if made else "has the same value in all training rows"
+    if "text" in plain.kinds and column.numbers is not None:  # numbers that are stored as text
+        column.numbers.blanks, plain = plain.blanks, column.numbers
     if "text" in plain.kinds:
         reason = why_not_categories(plain, most)
         return ([], reason) if reason else ([_category(name, None, plain, most)], "")
@@ -151,7 +157,7 @@ def _category(name: str, part: str | None, series: Series, most: int) -> dict[st
 
 def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
     """The columns that give a part of the vector; before they are fitted, all of them."""
-    if not {"text", "image", "audio", "features"}.isdisjoint(encoder.roles):
+    if not {"text", "image", "audio", "features", "input_ids"}.isdisjoint(encoder.roles):
         return []
     if "columns" not in encoder.fitted:
         return list(columns)
@@ -199,3 +205,71 @@ def _as_category(value: Any, known: list[Any]) -> Any:
         return str(value)
     number = read_number(value)
     return value if number is None else number
+
+
+FREE_TEXT_WORDS = 4.0
+"""Words per text, on average, from which on a column is free text."""
+DIFFERS = 0.9
+"""Share of the different values that occur once in a column of ids or names."""
+RECURS = 10
+"""Rows per different value, on average, in a column that is read although it has many."""
+
+
+def why_not_categories(series: Series, most: int) -> str:
+    """Why a text column is not read as categories; empty if it is.
+
+    With more than `most` values, it is read if they recur: then the most frequent ones are.
+    """
+    distinct = len(series.values)
+    if distinct <= most or (RECURS * distinct <= series.texts and distinct <= MAX_TEXTS):
+        return ""
+    if series.words >= FREE_TEXT_WORDS * series.texts:
+        words = series.words / series.texts
+        return f"is free text (about {words:.0f} words in a row), which tables do not read"
+    once = sum(count == 1 for count in series.values.values())
+    if once >= DIFFERS * distinct:
+        return "is text that differs in nearly every row, as ids and names do"
+    shown = f"more than {MAX_TEXTS:,}" if distinct > MAX_TEXTS else f"{distinct:,}"
+    return f"is text with {shown} different values in {series.texts:,} training rows"
+
+
+def describe_left_out(
+    left_out: Mapping[str, str], columns: Mapping[str, Series]
+) -> Iterator[Finding]:
+    """The columns that are not used, each with its reason; free text and ids with what to set."""
+    if not left_out:
+        return
+    shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())
+    texts = [name for name, reason in left_out.items() if reason.startswith("is free text")]
+    groups = [n for n, reason in left_out.items() if "different values in" in reason]
+    fixes = []
+    if texts:
+        column = set_option("columns.text", texts[0])
+        fixes.append(f"To learn from the text instead of the table, with a text model: {column}.")
+    if groups:
+        by = set_option("split.by", groups[0])
+        fixes.append(f"If its values are groups that must stay in one set: {by}.")
+    quiet = set_option("ignore", [*left_out])
+    fixes.append(f"To leave them out without this remark: {quiet}.")
+    yield note(f"Columns not used: {shown}.", fix=" ".join(fixes))
+
+
+def describe_categories(
+    parts: Sequence[Mapping[str, Any]], columns: Mapping[str, Series], most: int
+) -> Iterator[Finding]:
+    """Text columns of which only the most frequent values are read."""
+    for part in parts:
+        series = columns[part["column"]]
+        distinct = len(series.values)
+        if part["kind"] != "category" or "text" not in series.kinds or "order" in part:
+            continue
+        if distinct <= most:
+            continue
+        read = sum(series.values[value] for value in part["values"] if value is not None)
+        yield note(
+            f"column {part['column']!r} has {distinct:,} different values; the {most} most "
+            f"frequent ones ({read / max(series.texts, 1):.0%} of the rows) are read, the others "
+            "count as unknown.",
+            fix=f"To read all of them: {set_option('table.max_categories', distinct)}.",
+            column=part["column"],
+        )

@@ -11,20 +11,10 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import Encoding, encoded
 from surefit.encode.encoder import Encoder
 from surefit.tasks import tabular
-from surefit.tasks.baselines import class_baselines, judge_classes
-from surefit.tasks.classes import (
-    CONFUSION,
-    MACRO_F1,
-    accuracy,
-    class_id,
-    class_loss,
-    class_scores,
-    decode_classes,
-    fit_classes,
-    label_field,
-    probabilities,
-)
-from surefit.tasks.task_spec import Head, TaskSpec
+from surefit.tasks.baselines import judge_classes
+from surefit.tasks.class_task import class_task
+from surefit.tasks.classes import class_id, fit_classes, label_field
+from surefit.tasks.task_spec import Head
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
@@ -53,7 +43,7 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     return tabular.has_columns(table, roles) and not is_continuous(table, roles["label"])
 
 
-SPEC = TaskSpec(
+SPEC = class_task(
     name="tabular-classification",
     summary="one class, or several, per row of numbers, categories and dates",
     needs=(("label",),),
@@ -64,13 +54,6 @@ SPEC = TaskSpec(
     fields_of=lambda encoder: {"features": tabular.FIELD, "labels": label_field(encoder)},
     encode=encode,
     fit=fit,
-    baselines=class_baselines,
     judge=judge_classes,
-    loss=class_loss,
-    class_scores=class_scores,
-    predicted_values=probabilities,
-    metrics={"accuracy": accuracy, "macro_f1": MACRO_F1, "confusion": CONFUSION},
-    best="accuracy",
-    decode=decode_classes,
     head=Head(size=lambda encoder: len(encoder.classes)),
 )

@@ -22,7 +22,7 @@ from surefit.encode.casting import count_labelled
 from surefit.encode.encoded_row import EncodeRow
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.encode.text.saved_tokenizer import Reload
+from surefit.encode.text.tokenizer import Reload
 from surefit.findings import Finding
 from surefit.tasks.class_loss import PLAIN, ClassScores, read_class_loss, weighted_loss
 from surefit.tasks.metrics.own_metric import OwnMetric
@@ -155,6 +155,8 @@ class TaskSpec:
     """Roles whose columns may hold paths of files."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
+    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
+    """Fields of columns that batches have under the names of the data, whoever reads them."""
     columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
     """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
     optional: tuple[str, ...] = ()
@@ -244,8 +246,10 @@ class TaskSpec:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
         own = self.fields_of(encoder) if self.fields_of else self.fields
         fields = {**own, **_further_fields(own, encoder), **encoder.extras}
-        if encoder.tokenizer is not None and "input_ids" in fields:
-            fields["input_ids"] = replace(fields["input_ids"], pad=pad_token_id(encoder.tokenizer))
+        pad = encoder.settings.get("pad_token_id")  # of the model, for rows of token ids
+        pad = pad if encoder.tokenizer is None else pad_token_id(encoder.tokenizer)
+        if pad is not None and "input_ids" in fields:
+            fields["input_ids"] = replace(fields["input_ids"], pad=pad)
         return fields
 
     def loss_for(self, encoder: Encoder) -> Loss:

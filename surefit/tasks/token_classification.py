@@ -17,10 +17,10 @@ from surefit.encode.encoded_row import (
     refuse_overlong,
 )
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.saved_tokenizer import read_words_as_text
+from surefit.encode.text.tokenizer import read_words_as_text
 from surefit.tasks.baselines import tag_baselines
 from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
-from surefit.tasks.metrics.entities import (
+from surefit.tasks.metrics.token_metrics import (
     OUTSIDE,
     entity_f1_of,
     entity_tags,

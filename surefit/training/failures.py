@@ -7,7 +7,6 @@ and seed (failure.json), and reproduce.py, which repeats forward and backward on
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,28 +15,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit import __version__, atomic
+from surefit import __version__
+from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
 from surefit.models.call import compute_losses
-from surefit.peers.signs_of_life import NOTES
 from surefit.plan.plan import Plan
 from surefit.processes import has_lost_process, process_index
 from surefit.request import PythonObjects, Request
-from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import load_checkpoint
-from surefit.run.choose_checkpoint import latest_checkpoint
+from surefit.run.choose_checkpoint import State, latest_checkpoint
 from surefit.run.events import Event, Observer, without_nan
 from surefit.run.run_folder import Run, open_run
-from surefit.training.disk_failures import as_disk_failure
 from surefit.training.loop import seed_step
-from surefit.training.nonfinite import NonFiniteError, show_rows
-from surefit.training.step_gradients import Rows
+from surefit.training.step import NonFiniteError, Rows, show_rows
+from surefit.training.stops import as_disk_failure
 
 if TYPE_CHECKING:
     import torch
 
-LIBRARIES = ("torch", "transformers", "accelerate", "peft", "datasets", "safetensors", "numpy")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "datasets",
+    "safetensors",
+    "numpy",
+    "bitsandbytes",
+)
 OBJECTS = ("data", "eval_data", "model", "task", "loss_fn", "collate_fn")
 FORMAT_VERSION = 1
 SCRIPT = '''"""Repeats forward and backward of step {step} of {run} on the batch it failed with.
@@ -70,7 +77,6 @@ class Watch:
         import torch
 
         self.batch, self.is_training = batch, torch.is_grad_enabled()
-        NOTES.note("training" if self.is_training else "evaluating")
 
     def note_rows(self, rows: Rows) -> None:
         """These rows of the training Store are in work."""
@@ -106,7 +112,7 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         if ours or isinstance(error, MemoryLimitError) or error is watch.foreign:
             raise
         if has_lost_process(error):
-            raise  # `watched_run` knows why it ended
+            raise  # `distributed_run` finds out which one
         on_disk = as_disk_failure(error, run)
         if on_disk is not None:
             raise on_disk from error
@@ -135,7 +141,9 @@ def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> 
         lines.append(f"bundle: {folder} (reproduce.py repeats it)")
     except OSError as fault:
         lines.append(f"bundle: could not be written ({fault})")
-    return RunFailedError(lines, fix.replace("explain RUN", f"explain {run.path}"))
+    failed = RunFailedError(lines, fix.replace("explain RUN", f"explain {run.path}"))
+    failed.is_told = getattr(error, "is_told", False)  # type: ignore[attr-defined]
+    return failed
 
 
 def _source_rows(watch: Watch, plan: Plan) -> list[int]:
@@ -181,12 +189,12 @@ def write_bundle(
         "versions": versions(),
     }
     folder = run.path / "failures" / name
-    with atomic.new_folder(folder) as temporary:
+    with files.new_folder(folder, sealed=True) as temporary:
         save_file(tensors, str(temporary / "batch.safetensors"))
-        atomic.write_json(temporary / "failure.json", without_nan(about))
+        files.write_json(temporary / "failure.json", without_nan(about))
         lines = traceback.format_exception(error)
-        atomic.write_text(temporary / "traceback.txt", "".join(lines))
-        atomic.write_text(temporary / "reproduce.py", _script(plan, run, step, latest))
+        files.write_text(temporary / "traceback.txt", "".join(lines))
+        files.write_text(temporary / "reproduce.py", _script(plan, run, step, latest))
     return folder
 
 
@@ -259,7 +267,7 @@ def repeat_step(
             f"The run was given {', '.join(missing)} from Python.",
             f"Put them into {folder / 'reproduce.py'}.",
         )
-    about = json.loads((folder / "failure.json").read_text(encoding="utf-8"))
+    about = read_json(folder / "failure.json", dict[str, Any])
     batch = load_file(str(folder / "batch.safetensors"))
     if not batch:
         raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")

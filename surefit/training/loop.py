@@ -15,30 +15,25 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, message_of
 from surefit.kernels.clipping import make_clipper
-from surefit.peers.device_wait import wait_for_devices
-from surefit.peers.signs_of_life import NOTES
 from surefit.pipeline.evaluation import Evaluation
-from surefit.pipeline.job import Job
-from surefit.run.checkpoint_state import State
+from surefit.pipeline.pipeline import Job
+from surefit.run.choose_checkpoint import State
 from surefit.run.events import Observer
 from surefit.tasks.task_spec import Better, is_better
-from surefit.training.engine import Engine
-from surefit.training.last_buffers import LastBuffers
-from surefit.training.nonfinite import (
+from surefit.training.engine import Engine, LastBuffers
+from surefit.training.schedule import Place, places
+from surefit.training.step import (
     LEAST_SCALE,
     MAX_SKIPPED_IN_A_ROW,
-    find_nonfinite,
-    stop_at,
-    too_many_skipped,
-)
-from surefit.training.schedule import Place, places
-from surefit.training.step_gradients import (
     Feed,
     Rows,
     StepBatches,
     add_gradients,
+    find_nonfinite,
     list_steps,
     load_steps,
+    stop_at,
+    too_many_skipped,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +118,6 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     steps = _coming_steps(engine, job, feed, pace, state)
     while (step := next(steps, None)) is not None:
         began, place = time.perf_counter(), step.place
-        NOTES.note_step(place.step)
         seed_step(job.pipeline.seed, place.step, accelerator.process_index)
         sums, exceeded = None, ""
         try:
@@ -280,9 +274,7 @@ def _across(
         return loss, added, stop
     wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
     own = torch.tensor([loss, added, float(stop)], dtype=wide)
-    reduced = accelerator.reduce(own.to(accelerator.device), reduction="sum")
-    wait_for_devices(accelerator)
-    summed = reduced.tolist()
+    summed = accelerator.reduce(own.to(accelerator.device), reduction="sum").tolist()
     return summed[0], summed[1], summed[2] > 0
 
 

@@ -6,46 +6,47 @@ are: training is the same as without the rehearsal, bit for bit.
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import sysconfig
+import gc
+import uuid
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from surefit import atomic, digests
-from surefit.checks.probes.save_reload import RELOAD_DIFFERS
+from surefit.checks.probes.trials import own_line
+from surefit.core import files
+from surefit.core.locks import scratch_folder
+from surefit.data.cache import use_cache
 from surefit.errors import FindingError, SurefitError, describe_error
 from surefit.explainer import explain
-from surefit.findings import Finding, accept_findings, rule
-from surefit.memory.prove import create_optimizer_state, restoring_state
-from surefit.models.cpu_copy import cpu_copy
+from surefit.findings import Finding, accept_findings, has_errors, rule
+from surefit.kernels.numerics import deterministic_algorithms
+from surefit.memory.enforce_limit import MemoryGuard
+from surefit.memory.predict_peak import Fit
+from surefit.memory.prove import (
+    NotEnoughMemoryError,
+    create_optimizer_state,
+    prove,
+    restoring_state,
+)
 from surefit.models.optimizer import make_optimizer
-from surefit.models.save_model import load_model, needs_module, save_merged, save_model
-from surefit.models.shard_module import own_shard
+from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
-from surefit.pipeline.job import Job
-from surefit.plan.choose_rehearsal import FEW_TOKENS, Rehearsal
+from surefit.pipeline.pipeline import Job
+from surefit.plan.choose_rehearsal import FEW_TOKENS
+from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
-from surefit.processes import from_main, gather, is_main
-from surefit.progress import Progress, silent
+from surefit.processes import from_main, gather, is_main, together
 from surefit.report.page import write_report
-from surefit.run.checkpoint_state import State
 from surefit.run.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
-from surefit.run.choose_checkpoint import checkpoint_path
+from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
-from surefit.run.scratch_folder import scratch_folder
-from surefit.run.sharded_checkpoints import saved_state
-from surefit.training.disk_failures import as_disk_failure
-from surefit.training.engine import Engine
-from surefit.training.save_step import gather_model
-from surefit.user_code import RunCode
-
-if TYPE_CHECKING:
-    from torch import nn
+from surefit.training.begin_run import begin_run
+from surefit.training.engine import Engine, make_accelerator, make_engine
+from surefit.training.guards import fingerprint
+from surefit.training.saving import gather_model
+from surefit.training.stops import as_disk_failure
 
 REHEARSAL_FAILED = rule(
     "SF863",
@@ -67,299 +68,214 @@ NOT_RESTORED = rule(
 
 @dataclass(frozen=True)
 class Stage:
-    """What a phase needs: the plan, the engine, and a run in the scratch folder."""
+    """What a phase needs; `run` is in the scratch folder. With `is_whole`, all at true size."""
 
     plan: Plan
+    job: Job
     engine: Engine
     run: Run
-    progress: Progress = silent
-
-    @property
-    def job(self) -> Job:
-        """What is trained on what."""
-        assert self.plan.job is not None
-        return self.plan.job
-
-    @property
-    def module(self) -> nn.Module:
-        """The model."""
-        return self.job.pipeline.module
-
-    @property
-    def rehearsal(self) -> Rehearsal:
-        """What is rehearsed."""
-        assert self.plan.rehearsal is not None
-        return self.plan.rehearsal
+    is_whole: bool
 
 
-def rehearse(
-    plan: Plan, engine: Engine, prepare: Callable[[Path], Run], settings: EvaluationSettings
-) -> list[Finding]:
-    """Do the phases that the plan names, in a scratch folder beside its output; what failed.
+def rehearse(plan: Plan, engine: Engine) -> list[Finding]:
+    """Do the phases that the plan names, in a scratch folder beside its output.
 
-    `prepare` makes a run of the scratch folder, with config and plan.
+    What fails is raised, or returned if the user accepts it.
     """
+    assert plan.job is not None
     assert plan.disk is not None
     assert plan.rehearsal is not None
-    own = plan.rehearsal.phases
+    own, whole = plan.rehearsal.phases, plan.rehearsal.true_size
     phases = from_main(lambda: own)  # processes predict other times, and do phases together
     if not phases:
         return []
-    assert plan.job is not None
     with (
         scratch_folder(plan.disk.folder) if is_main() else nullcontext(Path()) as folder,
-        nullcontext() if plan.rehearsal.is_whole else atomic.without_waiting(),
+        nullcontext() if whole else files.without_waiting(),
         restoring_state(plan.job.pipeline.module, engine.plain_optimizer, fresh=False),
     ):
-        run = prepare(folder) if is_main() else Run(folder)
+        run = begin_run(plan, uuid.uuid4().hex, folder) if is_main() else Run(folder)
         if engine.is_sharded:  # all write into the folder of the first
             run = run if (place := gather(run.path)[0]) == run.path else Run(place)
-        stage = Stage(plan, engine, run)
+        stage, found = Stage(plan, plan.job, engine, run, whole), list[Finding]()
         for phase in phases:
-            if not _takes_part(phase, engine):
+            together = engine.is_sharded and phase != "report"
+            if has_errors(found) or not (is_main() or phase == "evaluation" or together):
                 continue
-            found = _try_phase(phase, stage, settings)
-            if engine.is_sharded and phase in TOGETHER:
-                found = next((each for each in gather(found) if each), [])
-            if found:
-                return list(accept_findings(found, plan.config.accept))
-    return []
+            new = _try_phase(phase, stage)
+            found += next((each for each in gather(new) if each), []) if together else new
+    found = list(accept_findings(found, plan.config.accept))
+    if has_errors(found):
+        raise FindingError(*found)
+    return found
 
 
-def _takes_part(phase: str, engine: Engine) -> bool:
-    """Whether this process does the phase."""
-    return is_main() or phase == "evaluation" or (engine.is_sharded and phase in TOGETHER)
-
-
-def _try_phase(phase: str, stage: Stage, settings: EvaluationSettings) -> list[Finding]:
+def _try_phase(phase: str, stage: Stage) -> list[Finding]:
     try:
-        return _PHASES[phase](stage, settings)
+        _PHASES[phase](stage)
+        return []
     except FindingError as error:
         return list(error.findings)
     except Exception as error:
         if as_disk_failure(error, stage.run) is not None:
             raise  # not a fault of the phase
-        return [_failed(phase, error)]
+        failed = f"The rehearsal of {phase} failed"
+        if isinstance(error, SurefitError):
+            return [REHEARSAL_FAILED.finding(f"{failed}: {error.message}", fix=error.fix)]
+        known, place = explain(error), own_line(error)
+        where = f" ({place['file']}, line {place['line']})" if place else ""
+        cause = f" Cause: {known.code} {known.title}." if known.known else ""
+        message = f"{failed}: {describe_error(error)}{where}.{cause}"
+        return [REHEARSAL_FAILED.finding(message, place, fix=known.fix or "")]
 
 
-def _failed(phase: str, error: Exception) -> Finding:
-    """The finding about an exception of a phase."""
-    if isinstance(error, SurefitError):
-        return REHEARSAL_FAILED.finding(
-            f"The rehearsal of {phase} failed: {error.message}", fix=error.fix
-        )
-    known = explain(error)
-    cause = f" Cause: {known.code} {known.title}." if known.known else ""
-    message = f"The rehearsal of {phase} failed: {describe_error(error)}{_place(error)}.{cause}"
-    return REHEARSAL_FAILED.finding(message, fix=known.fix or "")
-
-
-def _place(error: Exception) -> str:
-    """Where in the user's own code it was raised; empty where it was not."""
-    import surefit
-
-    known = {sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")}
-    others = (str(Path(surefit.__file__).parent), "<", *known)
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(others):
-            place = f" ({file}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return place
-
-
-def _evaluate(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
+def _evaluate(stage: Stage) -> None:
     """Evaluate and generate, and write the event of it; one batch unless all is asked for.
 
     A metric may need more rows than one batch has: what fails there is tried on all of them.
     """
-    job, group = stage.job, stage.engine.group
+    job, group, settings = stage.job, stage.engine.group, EvaluationSettings.of(stage.plan.config)
     few = replace(settings, max_batches=1, max_new_tokens=min(settings.max_new_tokens, FEW_TOKENS))
-    if stage.rehearsal.is_whole:
-        result = job.pipeline.evaluate(job.validation, settings, group, stage.progress)
-    else:
-        try:
-            result = job.pipeline.evaluate(job.validation, few, group)
-        except Exception:
-            if group.size > 1:
-                raise
-            result = job.pipeline.evaluate(job.validation, settings, group)
-    if not is_main():
-        return []
-    best = stage.plan.config.early_stopping.metric
-    float(result.metrics[best if best in result.metrics else "loss"])
-    event = {"event": "eval", "step": 1, "epoch": 1, "metrics": result.metrics}
-    _emit(stage, {**event, "samples": result.samples} if result.samples else event)
-    return []
+    try:
+        result = job.pipeline.evaluate(job.validation, settings if stage.is_whole else few, group)
+    except Exception:
+        if stage.is_whole or group.size > 1:
+            raise
+        result = job.pipeline.evaluate(job.validation, settings, group)
+    if is_main():
+        best = stage.plan.config.early_stopping.metric
+        float(result.metrics[best if best in result.metrics else "loss"])
+        event = {"event": "eval", "step": 1, "epoch": 1, "metrics": result.metrics}
+        _emit(stage, {**event, "samples": result.samples} if result.samples else event)
 
 
 def _emit(stage: Stage, event: Event) -> None:
     """Write an event; callbacks get it, marked, only where a rehearsal was asked for."""
     with event_writer(stage.run.events_path) as write:
         write(event)
-    if stage.plan.config.rehearse:
-        for callback in stage.plan.objects.callbacks:
-            callback({**event, "rehearsal": True})
+    for callback in stage.plan.objects.callbacks if stage.is_whole else ():
+        callback({**event, "rehearsal": True})
 
 
-def _checkpoint(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
-    """Save a checkpoint of full size, load it, and compare it with what was saved.
+def _checkpoint(stage: Stage) -> None:
+    """Save a checkpoint of full size, load it, and compare the weights and buffers.
 
     The optimizer is another one on the same weights, so that the run's own stays without state.
     """
-    import torch
-
-    plan, module = stage.plan, stage.module
+    plan, module, folder = stage.plan, stage.job.pipeline.module, stage.run.checkpoints
     assert plan.model is not None
-    passed = plan.objects.optimizer
-    is_object = isinstance(passed, torch.optim.Optimizer)
-    optimizer = make_optimizer(
-        module, plan.model.lr, plan.config.weight_decay, passed, plan.config.lr_by
-    )
+    config, passed = plan.config, plan.objects.optimizer
+    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, passed, config.lr_by)
     if passed is None:
         create_optimizer_state(module, optimizer)
-    stage.run.checkpoints.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     state = State(step=1, evaluated_step=1, best=0.5, best_step=1)
-    save_checkpoint(stage.run.checkpoints, module, optimizer, {}, state)
-    path = checkpoint_path(stage.run.checkpoints, 1)
-    sharded = stage.engine.is_sharded
-    before = _copy_shares(module) if sharded else {}
-    wrong = "" if sharded else _compare(path, module, "saved as another value")
-    if not wrong:
-        loaded, _ = load_checkpoint(path, module, None if is_object else optimizer)
-        assert loaded == state
-        how = "another value after loading"
-        wrong = _compare_shares(before, module, how) if sharded else _compare(path, module, how)
-    return [NOT_RESTORED.finding(wrong)] if wrong else []
+    save_checkpoint(folder, module, optimizer, {}, state)
+    before = {name: fingerprint(tensor) for name, tensor in saved_tensors(module).items()}
+    is_fresh = optimizer is not passed  # the state of the user's own stays as it is
+    loaded, _ = load_checkpoint(checkpoint_path(folder, 1), module, optimizer if is_fresh else None)
+    assert loaded == state
+    for name, tensor in saved_tensors(module).items():
+        if fingerprint(tensor) != before[name]:
+            raise NOT_RESTORED.error(f"{name} of the module is another value after loading.")
 
 
-def _copy_shares(module: nn.Module) -> dict[str, Any]:
-    return {n: own_shard(t).detach().clone() for n, (t, _) in saved_state(module).items()}
-
-
-def _compare_shares(before: Mapping[str, Any], module: nn.Module, how: str) -> str:
-    """The first weight or buffer of which this process has another share than before."""
-    now = _copy_shares(module)
-    wrong = (name for name, share in before.items() if not _same(now[name], share))
-    return next((f"{name} of the module is {how}." for name in wrong), "")
-
-
-def _compare(path: Path, module: nn.Module, how: str) -> str:
-    """The first weight or buffer that differs from the checkpoint's file; empty if none does."""
-    from safetensors import safe_open
-
-    own = saved_tensors(module)
-    with safe_open(str(path / "model.safetensors"), "pt") as file:
-        for name in file.keys():  # noqa: SIM118 - it is no dict
-            if not _same(own.get(name), file.get_tensor(name)):
-                return f"{name} of the module is {how}."
-    return ""
-
-
-def _same(one: Any, two: Any) -> bool:
-    """Whether two tensors have the same values; NaN equals NaN."""
-    import torch
-
-    if one is None or one.shape != two.shape:
-        return False
-    one, two = one.detach().cpu(), two.to(one.dtype).cpu()
-    return bool(torch.equal(one, two)) or bool(
-        torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
-    )
-
-
-def _model(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
+def _model(stage: Stage) -> None:
     """Save the model with its tokenizer, as the end of the run does."""
     assert stage.plan.model is not None
-    source, pipeline = stage.plan.model.source, stage.job.pipeline
-    module, skeleton = pipeline.module, stage.engine.skeleton
+    pipeline, skeleton = stage.job.pipeline, stage.engine.skeleton
+    module = pipeline.module
     if skeleton is not None:
         module = gather_model(skeleton, module, stage.run)
     if is_main():
-        save_model(module, pipeline.encoder, source, stage.run.model_path)
-    return []
+        save_model(module, pipeline.encoder, stage.plan.model.source, stage.run.model_path)
 
 
-def _reload(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
-    """Load the saved model, and compare its weights.
-
-    On the CPU: the device that trains may have no memory for the weights a second time. A base
-    model in 4 bits is read as it is in its files; its scales are not part of what is saved.
-    """
-    assert stage.plan.task is not None
-    module, path = stage.module, stage.run.model_path
-    other = _emptied(cpu_copy(module)) if needs_module(path) else None
-    loaded, _ = load_model(path, stage.plan.task, _gate(stage), other, quantized=False)
-    packed = tuple(f"{n}." for n, p in module.named_parameters() if hasattr(p, "quant_state"))
-    found, saved = loaded.state_dict(), saved_tensors(module)
-    own = {name: tensor for name, tensor in saved.items() if not name.startswith(packed)}
-    wrong = [name for name, tensor in own.items() if not _same(found.get(name), tensor)]
-    if not wrong:
-        return []
-    message = f"{len(wrong)} of {len(own)} weights differ once saved and loaded: {wrong[0]}."
-    return [RELOAD_DIFFERS.finding(message)]
-
-
-def _emptied(module: nn.Module) -> nn.Module:
-    """The module with zeros for what it has learned."""
-    import torch
-
-    with torch.no_grad():
-        for weight in module.parameters():
-            if weight.requires_grad:
-                weight.zero_()
-    return module
-
-
-def _gate(stage: Stage) -> RunCode:
-    assert stage.plan.model is not None
-    trusted = stage.plan.model.source.trust_remote_code
-    return RunCode(stage.run.path, trust_remote_code=trusted)
-
-
-def _export(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
-    """Merge the adapters into the model, as `surefit export --merge` does."""
-    assert stage.plan.task is not None
-    model = stage.run.model_path
-    named = stage.plan.model is not None and "function" in stage.plan.model.source.recipe
-    if named or stage.plan.objects.model is not None:  # code that no folder holds
-        return []
-    save_merged(model, stage.plan.task, stage.run.path / "export", _gate(stage))
-    return []
-
-
-def _report(stage: Stage, settings: EvaluationSettings) -> list[Finding]:
+def _report(stage: Stage) -> None:
     """Write the report; the curves, which need a second for their library, only where all is."""
-    if stage.rehearsal.is_whole:
+    if stage.is_whole:
         step = {"event": "step", "step": 1, "epoch": 1, "loss": 1.0, "lr": 0.0, "tokens": 1}
         _emit(stage, {**step, "seconds": 0.0})
-    elif importlib.util.find_spec("plotly") is None:
-        raise ImportError("plotly, which draws the curves of the report, is not installed")
-    shutil.rmtree(stage.run.checkpoints, ignore_errors=True)
     write_report(stage.run)
-    return []
 
 
-TOGETHER = ("evaluation", "checkpoint", "model")
-"""Phases that all processes of a divided model do together."""
-Phase = Callable[[Stage, EvaluationSettings], list[Finding]]
-_PHASES: Mapping[str, Phase] = {
+_PHASES: Mapping[str, Callable[[Stage], None]] = {
     "evaluation": _evaluate,
     "checkpoint": _checkpoint,
     "model": _model,
-    "reloading the model": _reload,
-    "export": _export,
     "report": _report,
 }
 
 
-def copy_beginning(run: Run) -> Callable[[Path], Run]:
-    """Make a run of a scratch folder with the config and plan of a run that has begun."""
+Trial = Callable[[Plan, Engine], list[Finding]]
+"""Tries something else with the engine, and returns what it found."""
 
-    def prepare(folder: Path) -> Run:
-        for name in ("config.yaml", "plan.json", digests.FILE):
-            shutil.copyfile(run.path / name, folder / name)
-        return Run(folder, run.task_object)
 
-    return prepare
+def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
+    """The plan with its peak and time measured by a real step; nothing is kept of the step.
+
+    `trial` is called after it, where the run fits.
+    """
+    assert plan.job is not None
+    assert plan.model is not None
+    assert plan.fit is not None
+    config, module = plan.config, plan.job.pipeline.module
+    accelerator = make_accelerator(config.precision)
+    optimizer = make_optimizer(
+        module, plan.model.lr, config.weight_decay, plan.objects.optimizer, config.lr_by
+    )
+    guard = MemoryGuard(plan.fit.limit)
+    try:
+        with (
+            use_cache(config.cache),
+            deterministic_algorithms(config.deterministic),
+            guard.enforced(),
+        ):
+            engine = make_engine(accelerator, module, optimizer, frozen=plan.job.frozen_dtype)
+            plan = replace(plan, fit=prove_plan(plan, engine, fresh=True))
+            return plan.found(trial(plan, engine)) if trial is not None else plan
+    except FindingError as error:
+        return plan.found(error.findings)
+
+
+def prove_together(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
+    """Measure peak and time in all processes; if the run does not fit in one, none trains.
+
+    Each process measures for itself, but a divided model is run by all together: if one of them
+    fails then, its end is what ends the others.
+    """
+    if engine.is_sharded:
+        return prove_plan(plan, engine, fresh=fresh)
+    with together("measuring the largest micro-batch"):
+        fit = prove_plan(plan, engine, fresh=fresh)
+        reducer = getattr(engine.model, "reducer", None)
+        if reducer is not None:  # DDP took the measured gradients for those of the first step
+            reducer._reset_state()
+        return fit
+
+
+def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
+    """Measure peak and time; raises the finding that the run does not fit."""
+    job, fit = plan.job, plan.fit
+    assert job is not None
+    assert fit is not None
+    fresh = fresh and plan.objects.optimizer is None
+    backward, optimizer = engine.accelerator.backward, engine.plain_optimizer
+    bounded = MemoryGuard(fit.limit).is_active
+    proof = None
+    with suppress(NotEnoughMemoryError):
+        proof = prove(job, backward, optimizer, fresh=fresh, bounded=bounded)
+    if proof is None:
+        gc.collect()  # the tensors of the step that failed, before options are traced
+        raise FindingError(refuse(fit, job, None)[1])
+    if engine.is_sharded:  # all refuse, or none
+        proof = replace(proof, peak_bytes=max(gather(proof.peak_bytes)))
+    proved = replace(
+        fit,
+        measured_bytes=proof.peak_bytes,
+        step_seconds=proof.step_seconds,
+        total_seconds=proof.total_seconds,
+    )
+    if proved.fits is False:
+        raise FindingError(refuse(proved, job, proof.peak_bytes)[1])
+    return proved

@@ -1,31 +1,59 @@
-"""Computes steps of a run again, from the checkpoint before them; the run is not changed."""
+"""Computes steps of a run again, from the checkpoint before them; the run is not changed.
+
+`verify --step` compares a step with its event to the bit; `explain RUN` finds the row that made a
+step non-finite, by computing it without each row in turn.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from surefit.batches.order import Share
+from surefit.core.foreign import read_json
 from surefit.data.cache import use_cache
-from surefit.kernels.compiling import compile_layers
-from surefit.kernels.deterministic import deterministic_algorithms
-from surefit.models.optimizer import make_optimizer
-from surefit.pipeline.job import Job
+from surefit.errors import UsageError
+from surefit.findings import Finding, note, rule
+from surefit.kernels.clipping import make_clipper
+from surefit.kernels.numerics import deterministic_algorithms
+from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
 from surefit.request import PythonObjects, Request
-from surefit.run.checkpoint_state import State
-from surefit.run.choose_checkpoint import Chosen, checkpoint_damage, list_checkpoints, step_of
+from surefit.run.choose_checkpoint import (
+    Chosen,
+    State,
+    checkpoint_damage,
+    list_checkpoints,
+    step_of,
+)
+from surefit.run.events import without_nan
 from surefit.run.run_folder import Run
 from surefit.training.engine import (
     Engine,
-    make_accelerator,
-    make_engine,
+    LastBuffers,
 )
-from surefit.training.loop import Hooks, Pace, train
-from surefit.training.restore import restore
+from surefit.training.loop import Hooks, Pace, seed_step, train
 from surefit.training.resume import plan_of_run, spread_steps
-from surefit.training.schedule import lr_by_step
-from surefit.training.start import make_feed, refuse_errors
+from surefit.training.run import open_engine, refuse_errors
+from surefit.training.schedule import Place, lr_by_step, places
+from surefit.training.step import (
+    Rows,
+    StepBatches,
+    add_gradients,
+    find_nonfinite,
+    make_feed,
+    show_rows,
+    split_share,
+)
+
+if TYPE_CHECKING:
+    from torch import nn
+
 
 NO_OBJECTS = PythonObjects()
 
@@ -55,14 +83,12 @@ class Replay:
             lr_factor=lr_by_step(self.run.spans(job.num_steps), config.warmup, config.schedule),
             skips_nonfinite=config.on_nonfinite == "skip",
         )
-        hooks = Hooks(None, lambda state: None, lambda event: events.append(dict(event)), _never)
+        hooks = Hooks(
+            None, lambda state: None, lambda event: events.append(dict(event)), lambda: False
+        )
         with use_cache(config.cache), deterministic_algorithms(config.deterministic):
             train(self.engine, job, make_feed(job, self.engine), pace, hooks, self.state)
         return events
-
-
-def _never() -> bool:
-    return False
 
 
 def open_replay(
@@ -72,20 +98,205 @@ def open_replay(
     request = Request(spread_steps(run, run.config), objects, run.code)
     plan = plan_of_run(run, request, progress)
     refuse_errors(plan)
-    assert plan.job is not None
-    assert plan.model is not None
-    module, config = plan.job.pipeline.module, plan.config
-    accelerator = make_accelerator(config.precision)
-    optimizer = make_optimizer(
-        module, plan.model.lr, config.weight_decay, objects.optimizer, config.lr_by
-    )
     earlier = [p for p in reversed(list_checkpoints(run.checkpoints)) if step_of(p) < step]
     whole = next((path for path in earlier if not checkpoint_damage(path)), None)
-    state, scaler = restore(Chosen(whole), module, optimizer, plan.model.lr)
+    engine, state = open_engine(plan, run, Chosen(whole))
     state.stopped_early = False
-    if plan.choices.get("compile", {}).get("compiled"):
-        compile_layers(module)
-    engine = make_engine(accelerator, module, optimizer, frozen=plan.job.frozen_dtype)
-    if scaler and accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(scaler)
     return Replay(plan, run, engine, state)
+
+
+OTHER_STEP = rule(
+    "SF806",
+    "error",
+    "a step gives another result when it is computed again",
+    why="On the same machine with the same versions a step is exactly repeatable. The event was "
+    "edited, or the data, the code, the libraries or the hardware differ.",
+    fix="Compare the versions in the plan and in the environment, and test the memory.",
+)
+
+ROUNDING = 1e-5
+"""Relative difference of a loss that the order of sums may make."""
+
+
+def verify_step(
+    run: Run, step: int, objects: PythonObjects = NO_OBJECTS, progress: Progress = silent
+) -> list[Finding]:
+    """Recompute the steps from the checkpoint before `step` up to it, and compare their events."""
+    stored = {event["step"]: event for event in run.history if event["event"] == "step"}
+    if step not in stored:
+        last = max(stored, default=0)
+        raise UsageError(f"{run.path} has the steps 1 to {last}, not {step}.", "Choose one.")
+    replay = open_replay(run, step, objects, progress)
+    before, exact = int(run.plan["num_processes"]), int(run.plan["num_processes"]) == 1
+    drops = not exact and has_dropout(replay.job.pipeline.module)
+    where = str(run.events_path)
+    for event in replay.train_to(step):
+        differs = _differences(stored[event["step"]], event, exact, drops)
+        if differs:
+            message = f"Step {event['step']}: {'; '.join(differs)}."
+            return [OTHER_STEP.finding(message, file=where)]
+    return [] if exact else [_not_to_the_bit(step, before, drops, where)]
+
+
+def _not_to_the_bit(step: int, processes: int, drops: bool, where: str) -> Finding:
+    """What was compared of a step that several processes have trained."""
+    compared = "rows and tokens, as each process draws its own dropout"
+    how = compared if drops else "rows and tokens exactly, the loss to 1e-5"
+    message = f"Step {step} was trained by {processes} processes and computed again by one: {how}."
+    return note(message, file=where)
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Whether the model drops values at random when it is trained."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    if any(isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules()):
+        return True
+    parts: Iterator[Any] = (getattr(part, "config", None) for part in module.modules())
+    configs = {id(config): config for config in parts if hasattr(config, "to_dict")}
+    return any(_drops(config.to_dict()) for config in configs.values())
+
+
+def _drops(settings: Any) -> bool:
+    """Whether a config, or one inside it, names a rate of dropout above 0."""
+    if not isinstance(settings, dict):
+        return False
+    rates = (value for name, value in settings.items() if "drop" in str(name))
+    named = any(isinstance(rate, float) and rate > 0 for rate in rates)
+    return named or any(_drops(value) for value in settings.values())
+
+
+def _differences(
+    stored: dict[str, Any], again: dict[str, Any], exact: bool, drops: bool
+) -> list[str]:
+    again = without_nan(again)
+    names = [name for name in {**stored, **again} if name != "seconds"]
+    return [
+        f"{name} is {stored.get(name)!r} in the events and {again.get(name)!r} computed again"
+        for name in names
+        if not _agree(name, stored.get(name), again.get(name), exact, drops)
+    ]
+
+
+def _agree(name: str, one: Any, two: Any, exact: bool, drops: bool) -> bool:
+    if exact or "loss" not in name or not (isinstance(one, float) and isinstance(two, float)):
+        return bool(one == two)
+    return drops or math.isclose(one, two, rel_tol=ROUNDING)
+
+
+@dataclass(frozen=True)
+class BadRows:
+    """The step that failed, the rows that did it (of the training data, from 0), and how."""
+
+    step: int
+    rows: list[int]
+    step_rows: list[int]
+    fault: str
+    alone: bool = False
+    """Whether each of the rows fails by itself, since leaving out one of them is not enough."""
+
+    def __str__(self) -> str:
+        if not self.fault:
+            return (
+                f"Step {self.step} is finite when it is computed again, with its rows "
+                f"{show_rows(self.step_rows)}. The cause is not a row: look at the hardware, "
+                "overclocking and drivers, and resume the run."
+            )
+        if not self.rows:
+            return (
+                f"{self.fault} at step {self.step} also without any single one of its rows "
+                f"{show_rows(self.step_rows)}, and no row fails by itself: the cause is in the "
+                "weights or the model. Lower --lr, keep clip above 0, or use precision=fp32."
+            )
+        which = f"row {self.rows[0]}" if len(self.rows) == 1 else f"rows {show_rows(self.rows)}"
+        how = "each fails by itself" if self.alone else "without it the step is finite"
+        return (
+            f"{self.fault} at step {self.step}: {which} of the training data (from 0) did it; "
+            f"{how}. The step had the rows {show_rows(self.step_rows)}."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**asdict(self), "message": str(self)}
+
+
+def failed_step(run: Run) -> dict[str, Any] | None:
+    """The latest bundle of a step that was not finite, if the run has one."""
+    found = []
+    for path in sorted((run.path / "failures").glob("step-*/failure.json")):
+        about = read_json(path, dict[str, Any], "Resume the run to see its failure.")
+        if about.get("nonfinite"):
+            found.append(about)
+    return max(found, key=lambda about: int(about["step"]), default=None)
+
+
+def find_bad_rows(
+    run: Run,
+    step: int,
+    objects: PythonObjects = NO_OBJECTS,
+    progress: Progress = silent,
+) -> BadRows:
+    """Compute the step again: with all of its rows, without each in turn, then each by itself."""
+    replay = open_replay(run, step, objects, progress)
+    config = replay.plan.config
+    if replay.state.step < step - 1:
+        replay.train_to(step - 1)
+    place = next(places(replay.job.batches, step - 1, step))
+    share = replay.job.batches.share(place.epoch, place.index, 0)
+    share = split_share(share, replay.state.splits)
+    rows = np.concatenate(share.micro_batches)
+    numbers = [int(row) for row in replay.job.train.source_row[rows]]
+    with use_cache(config.cache), deterministic_algorithms(config.deterministic):
+        trial = _Trial(replay, place)
+        fault = trial(share.micro_batches)
+        if not fault:
+            return BadRows(step, [], numbers, "")
+        suspects = [batch for batch in share.micro_batches if trial([batch])] or [rows]
+        guilty: list[int] = []
+        if len(suspects) == 1:
+            guilty = _without_each(trial, suspects[0], progress)
+        alone = not guilty
+        if alone:
+            each = [row for batch in suspects for row in batch]
+            guilty = [int(row) for row in each if trial([np.array([row])])]
+    named = sorted({int(replay.job.train.source_row[row]) for row in guilty})
+    return BadRows(step, named, numbers, fault, alone and bool(named))
+
+
+def _without_each(trial: _Trial, rows: Rows, progress: Progress) -> list[int]:
+    """The rows without which a micro-batch is finite."""
+    guilty = []
+    for index, row in enumerate(rows):
+        progress("replaying the step without each row", index + 1, len(rows))
+        left = np.delete(rows, index)
+        if len(left) == 0 or not trial([left]):
+            guilty.append(int(row))
+    return guilty
+
+
+class _Trial:
+    """Computes the step on some of its rows; what is not finite about it, or nothing."""
+
+    def __init__(self, replay: Replay, place: Place) -> None:
+        self._replay, self._place = replay, place
+        model = replay.engine.model
+        model.train()
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._norm = make_clipper(replay.engine.accelerator, None, self._parameters, 0.0)
+        self._buffers = LastBuffers(replay.job.pipeline.module)
+
+    def __call__(self, micro_batches: Sequence[Rows]) -> str:
+        import torch
+
+        replay, place = self._replay, self._place
+        pipeline, accelerator = replay.job.pipeline, replay.engine.accelerator
+        seed_step(pipeline.seed, place.step, accelerator.process_index)
+        loaded = (replay.job.batch(rows, place.epoch) for rows in micro_batches)
+        step = StepBatches(place, Share(tuple(micro_batches), 1.0), loaded)
+        backward = torch.Tensor.backward
+        sums = add_gradients(replay.engine, replay.job, step, backward, lambda rows: None)
+        fault = find_nonfinite(sums.loss + (sums.added or 0.0), self._norm())
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._buffers.restore()
+        return fault

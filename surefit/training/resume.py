@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.config import RunConfig
+from surefit.core.locks import lock_run
 from surefit.errors import UsageError
-from surefit.findings import Finding, accept_findings, rule
+from surefit.findings import Finding, accept_findings, note, rule
+from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
-from surefit.plan.fit_on_disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
 from surefit.processes import is_main, main_first, num_processes, together
@@ -22,18 +23,25 @@ from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
 from surefit.run.copy_run import copy_run
 from surefit.run.run_folder import Run, open_run, write_beginning
-from surefit.run.run_lock import lock_run
-from surefit.training.changed_config import GOES_ON, as_dict, changes_of, named_keys, resumed_config
-from surefit.training.changed_rows import describe_changed_rows
-from surefit.training.common_folder import check_common_folder
-from surefit.training.extend_run import describe_changes, describe_extension, extend_spans
-from surefit.training.moved_data import find_moved
-from surefit.training.start import SILENT, Listeners, refuse_errors, run_plan
+from surefit.training.begin_run import check_common_folder
+from surefit.training.resume_changes import (
+    GOES_ON,
+    as_dict,
+    changes_of,
+    describe_changed_rows,
+    describe_changes,
+    describe_extension,
+    extend_spans,
+    named_keys,
+    resumed_config,
+)
+from surefit.training.run import SILENT, Listeners, refuse_errors, run_plan
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 DATA_CHANGED = rule(
     "SF403",
@@ -157,6 +165,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         model=model if model is not None else passed,
         task=run.task_object,
         collate_fn=run.collate_fn,
+        loss_fn=run.loss_fn,
     )
     request = Request(
         config.model_copy(update=plain), objects, run.code, run.plan.get("choices", {})
@@ -230,4 +239,37 @@ def spread_steps(run: Run, config: RunConfig) -> RunConfig:
         f"{run.path} was begun with {before} processes and has {in_step} micro-batches in a step, "
         f"which cannot be spread evenly over {count} processes.",
         f"Launch it with {' or '.join(possible)} processes.",
+    )
+
+
+def find_moved(run: Run, config: RunConfig) -> tuple[RunConfig, list[Finding]]:
+    """The config with the places at which the data is now, and a note for each that moved."""
+    found: dict[str, tuple[str, ...]] = {}
+    notes = []
+    for key in ("data", "eval_data"):
+        places = []
+        for named in getattr(config, key):
+            place = _find(run, Path(named))
+            if place is not None:
+                message = f"{named} is gone; {place} is read in its place."
+                notes.append(note(message, file=str(place)))
+            places.append(str(place or named))
+        found[key] = tuple(places)
+    return config.model_copy(update=found), notes
+
+
+def _find(run: Run, path: Path) -> Path | None:
+    """Where a path of the run's data is now; None if it is still there, or is a hub id."""
+    if path.exists() or not path.is_absolute():
+        return None
+    folder = run.path.resolve()
+    beside = (Path.cwd(), Path.cwd() / path.parent.name, folder.parent, folder.parent.parent)
+    for place in (folder / path.name for folder in beside):
+        if place.exists():
+            return place.resolve()
+    raise UsageError(
+        f"The data of {run.path} is gone: there is no {path}.",
+        f"Pass its new place: surefit train --resume {run.path} --data FILE. It is accepted if its "
+        "rows are those that the run was begun with. To evaluate: surefit evaluate "
+        f"{run.path} --data FILE.",
     )

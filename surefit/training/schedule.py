@@ -59,11 +59,7 @@ class Place:
 
 def places(batches: Batches, after: int, num_steps: int) -> Iterator[Place]:
     """The steps after step number `after`; resuming starts here, nothing is replayed."""
-    step, epoch = 0, 0
-    while step < num_steps:
-        in_epoch = batches.num_steps(epoch)
-        for index in range(max(0, after - step), in_epoch):
-            if step + index >= num_steps:
-                return
-            yield Place(step + index + 1, epoch, index, index == in_epoch - 1)
-        step, epoch = step + in_epoch, epoch + 1
+    in_epoch = batches.steps_per_epoch
+    for before in range(after, num_steps):
+        epoch, index = divmod(before, in_epoch)
+        yield Place(before + 1, epoch, index, index == in_epoch - 1)

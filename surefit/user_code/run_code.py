@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -25,10 +24,10 @@ from surefit.user_code.named_code import (
     import_failed,
     import_object,
     locate,
+    names_of,
     object_of,
     split_name,
 )
-from surefit.user_code.remote_code import names_of
 
 Files = Mapping[str, Mapping[str, str]]
 
@@ -49,7 +48,9 @@ class RunCode:
         record = recall(self.run_id)
         files = record.code.get(name) if record is not None else None
         if name in self.trusted:
-            return import_object(name, [*_recorded_folder(name, files), *self._folders()])
+            module, _ = split_name(name)
+            known = [top_folder(module, Path(files[module]["file"]))] if files else []
+            return import_object(name, [*known, *self._folders()])
         if not files:
             raise self._not_named(name)
         changed = next((f["file"] for f in files.values() if _digest(f) != f["digest"]), None)
@@ -102,13 +103,6 @@ CodeGate = NamedCode | RunCode
 """Decides whether code may run, and finds it. All code of users and strangers goes through one."""
 
 
-def _recorded_folder(name: str, files: Files | None) -> list[Path]:
-    module, _ = split_name(name)
-    if not files or module not in files:
-        return []
-    return [top_folder(module, Path(files[module]["file"]))]
-
-
 def _digest(about: Mapping[str, str]) -> str | None:
     try:
         return hash_code(Path(about["file"]).read_bytes())
@@ -117,66 +111,54 @@ def _digest(about: Mapping[str, str]) -> str | None:
 
 
 def import_recorded(name: str, files: Files) -> Any:
-    """Import `module:object` from its recorded files, compiled from the very bytes verified."""
+    """Import `module:object` from its recorded files; others from where Python is installed."""
     module_name, _ = split_name(name)
-    with _only_recorded(files):
-        try:
-            module = importlib.import_module(module_name)
-        except SurefitError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise import_failed(module_name, error) from error
+    for each, about in files.items():
+        known = getattr(sys.modules.get(each), "__file__", None)
+        if each in sys.modules and (not known or str(Path(known).resolve()) != about["file"]):
+            del sys.modules[each]  # a namesake from another folder
+    finder, before = _Recorded(files), list(sys.path)
+    sys.path[:] = [folder for folder in before if folder not in ("", str(Path.cwd()))]
+    sys.meta_path.insert(0, finder)
+    try:
+        module = importlib.import_module(module_name)
+    except SurefitError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise import_failed(module_name, error) from error
+    finally:
+        sys.meta_path.remove(finder)
+        sys.path[:] = before
     return object_of(module, name)
 
 
-class _Verified(SourceFileLoader):
-    """Runs a file only if its content has the recorded digest; no cached bytecode is used."""
-
-    def __init__(self, fullname: str, path: str, digest: str) -> None:
-        super().__init__(fullname, path)
-        self.digest = digest
-
-    def get_code(self, fullname: str) -> CodeType:
-        content = self.get_data(self.path)
-        if hash_code(content) != self.digest:
-            raise ImportError(f"{self.path} changed while it was opened")
-        return compile(content, self.path, "exec", dont_inherit=True)
-
-
 @dataclass(frozen=True)
-class _Recorded(MetaPathFinder):
-    """Finds the recorded modules at their recorded files, and no others beside them."""
+class _Recorded(MetaPathFinder, InspectLoader):
+    """Finds the recorded modules, and no others beside them; runs the very bytes it verified."""
 
     files: Files
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        about = self.files.get(fullname)
-        if about is None:
+        if fullname not in self.files:
             return None
-        file = about["file"]
+        file = self.files[fullname]["file"]
         places: list[str] | None = [] if Path(file).name == "__init__.py" else None
-        loader = _Verified(fullname, file, about["digest"])
         return spec_from_file_location(
-            fullname, file, loader=loader, submodule_search_locations=places
+            fullname, file, loader=self, submodule_search_locations=places
         )
 
+    def get_source(self, fullname: str) -> str:
+        return decode_source(self._content(fullname))
 
-@contextmanager
-def _only_recorded(files: Files) -> Iterator[None]:
-    """Import recorded modules from their files, and others from where Python is installed."""
-    for name, about in files.items():
-        known = sys.modules.get(name)
-        file = getattr(known, "__file__", None)
-        if known is not None and (not file or str(Path(file).resolve()) != about["file"]):
-            del sys.modules[name]  # a namesake from another folder
-    finder, before = _Recorded(files), list(sys.path)
-    here = {"", str(Path.cwd())}
-    sys.path[:] = [folder for folder in before if folder not in here]
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        sys.path[:] = before
+    def get_code(self, fullname: str) -> CodeType:  # no cached bytecode is used
+        file = self.files[fullname]["file"]
+        return compile(self._content(fullname), file, "exec", dont_inherit=True)
+
+    def _content(self, fullname: str) -> bytes:
+        about = self.files[fullname]
+        content = Path(about["file"]).read_bytes()
+        if hash_code(content) != about["digest"]:
+            raise ImportError(f"{about['file']} changed while it was opened")
+        return content

@@ -86,41 +86,11 @@ _DISTILBERT = {
 _CLASSIFY = "text-classification"
 
 FAMILIES = (
-    Family(
-        "llama",
-        "causal-lm",
-        "ids",
-        "llama",
-        _sizes(num_key_value_heads=2),
-    ),
-    Family(
-        "llama, messages",
-        "sft",
-        "messages",
-        "llama",
-        _sizes(num_key_value_heads=2),
-    ),
-    Family(
-        "gpt2",
-        "causal-lm",
-        "ids",
-        "gpt2",
-        _GPT2,
-    ),
-    Family(
-        "qwen3",
-        "causal-lm",
-        "ids",
-        "qwen3",
-        _sizes(num_key_value_heads=2, head_dim=8),
-    ),
-    Family(
-        "mistral",
-        "causal-lm",
-        "ids",
-        "mistral",
-        _sizes(num_key_value_heads=2),
-    ),
+    Family("llama", "causal-lm", "ids", "llama", _sizes(num_key_value_heads=2)),
+    Family("llama, messages", "sft", "messages", "llama", _sizes(num_key_value_heads=2)),
+    Family("gpt2", "causal-lm", "ids", "gpt2", _GPT2),
+    Family("qwen3", "causal-lm", "ids", "qwen3", _sizes(num_key_value_heads=2, head_dim=8)),
+    Family("mistral", "causal-lm", "ids", "mistral", _sizes(num_key_value_heads=2)),
     Family(
         "mistral, window 8",
         "causal-lm",
@@ -143,26 +113,10 @@ FAMILIES = (
         _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64),
     ),
     Family(
-        "opt",
-        "causal-lm",
-        "ids",
-        "opt",
-        {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32},
+        "opt", "causal-lm", "ids", "opt", {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32}
     ),
-    Family(
-        "gpt_neox",
-        "causal-lm",
-        "ids",
-        "gpt_neox",
-        _sizes(),
-    ),
-    Family(
-        "phi3",
-        "causal-lm",
-        "ids",
-        "phi3",
-        _sizes(num_key_value_heads=2),
-    ),
+    Family("gpt_neox", "causal-lm", "ids", "gpt_neox", _sizes()),
+    Family("phi3", "causal-lm", "ids", "phi3", _sizes(num_key_value_heads=2)),
     Family(
         "mamba",
         "causal-lm",

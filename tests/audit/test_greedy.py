@@ -19,9 +19,7 @@ from transformers import (
 
 import surefit
 from builders import WORDS, write_jsonl
-from surefit.cli import run as command
 from surefit.errors import UsageError
-from surefit.tasks.generation import generate_tokens, greedy
 from surefit.tasks.seq2seq import forced_first_token
 
 pytestmark = pytest.mark.slow
@@ -62,9 +60,6 @@ HOSTILE: dict[str, Any] = {
     "watermarking_config": {"greenlist_ratio": 0.25, "bias": 9.0},
     "cache_implementation": "static",
 }
-SLOW = pytest.mark.slow
-CAUSAL = ["llama", *(pytest.param(n, marks=SLOW) for n in ("gpt2", "qwen3", "gemma2", "mamba"))]
-SEQ2SEQ = ["t5", *(pytest.param(name, marks=SLOW) for name in ("bart", "marian"))]
 
 
 def rows(count: int, names: tuple[str, str], seed: int = 0) -> list[dict[str, str]]:
@@ -90,102 +85,53 @@ def hostile_folder(tmp_path: Path, arch: str, data: list[dict[str, str]], **more
     return run.path / "model"
 
 
-def argmax_causal(folder: Path, ids: list[int], ends: list[int]) -> list[int]:
+def argmax(model: Any, ids: list[int], start: list[int] | None, ends: list[int]) -> list[int]:
     """The most likely next token again and again, from the whole text each time."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     made: list[int] = []
     with torch.no_grad():
         while len(made) < NEW and (not made or made[-1] not in ends):
-            logits = model(input_ids=torch.tensor([[*ids, *made]]), use_cache=False).logits
-            made.append(int(logits[0, -1].argmax()))
+            if start is None:
+                given = {"input_ids": torch.tensor([[*ids, *made]]), "use_cache": False}
+            else:
+                decoder_ids = torch.tensor([[*start, *made]])
+                given = {"input_ids": torch.tensor([ids]), "decoder_input_ids": decoder_ids}
+            made.append(int(model(**given).logits[0, -1].argmax()))
     return made
 
 
-def argmax_seq2seq(folder: Path, ids: list[int], start: list[int], eos: int) -> list[int]:
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
-    made = list(start)  # which may be eos itself
-    with torch.no_grad():
-        while len(made) - len(start) < NEW and (made == start or made[-1] != eos):
-            logits = model(
-                input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([made])
-            ).logits
-            made.append(int(logits[0, -1].argmax()))
-    return made[1:]
-
-
-@pytest.mark.parametrize("arch", CAUSAL)
-def test_answers_of_causal_models_are_the_argmax(tmp_path: Path, arch: str) -> None:
-    data = rows(60, ("prompt", "completion"))
-    folder = hostile_folder(tmp_path, arch, data)
+@pytest.mark.parametrize(
+    "arch", ["llama", "gpt2", "qwen3", "gemma2", "mamba", "t5", "bart", "marian"]
+)
+def test_answers_are_the_argmax(tmp_path: Path, arch: str) -> None:
+    is_causal = arch not in ("t5", "bart", "marian")
+    names = ("prompt", "completion") if is_causal else ("source", "target")
+    data = rows(60, names)
     run = surefit.train(
         data=data,
-        model=str(folder),
+        model=str(hostile_folder(tmp_path, arch, data)),
         max_steps=1,
         lr=1e-9,
         generate={"rows": 6, "max_new_tokens": NEW},
         output=str(tmp_path / "run"),
     )
-    settings = run.plan["generate"]["settings"]
-    assert set(settings) == {"do_sample", "num_beams", "eos_token_id", "pad_token_id"}
-    tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
+    settings, folder = run.plan["generate"]["settings"], run.path / "model"
+    known = {"do_sample", "num_beams", "eos_token_id", "pad_token_id", "decoder_start_token_id"}
+    assert set(settings) <= known  # no target begins with a token that is forced
+    auto = AutoModelForCausalLM if is_causal else AutoModelForSeq2SeqLM
+    model = auto.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    start = None if is_causal else [settings["decoder_start_token_id"]]
+    ends = settings["eos_token_id"]
     (event,) = [event for event in run.history if event["event"] == "eval"]
     assert len(event["samples"]) == 6
     reading = run.open_pipeline().for_prediction
     for sample in event["samples"]:
-        (row,) = reading.encode_row({"prompt": sample["prompt"]})
+        (row,) = reading.encode_row({names[0]: sample["prompt"]})
         ids = row.columns["input_ids"].tolist()
-        made = argmax_causal(run.path / "model", ids, settings["eos_token_id"])
-        expected = tokenizer.decode(made, skip_special_tokens=True).strip()
-        assert sample["got"] == expected
-    prompts = [sample["prompt"] for sample in event["samples"]]
-    predicted = surefit.predict(run, [{"prompt": prompt} for prompt in prompts])
-    assert [p["prediction"] for p in predicted] == [s["got"] for s in event["samples"]]
-
-
-@pytest.mark.parametrize("arch", SEQ2SEQ)
-def test_answers_of_encoder_decoders_are_the_argmax(tmp_path: Path, arch: str) -> None:
-    data = rows(60, ("source", "target"))
-    folder = hostile_folder(tmp_path, arch, data)
-    run = surefit.train(
-        data=data,
-        model=str(folder),
-        max_steps=1,
-        lr=1e-9,
-        generate={"rows": 6, "max_new_tokens": NEW},
-        output=str(tmp_path / "run"),
-    )
-    settings = run.plan["generate"]["settings"]
-    assert "forced_bos_token_id" not in settings  # no target begins with it
-    tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
-    (event,) = [event for event in run.history if event["event"] == "eval"]
-    for sample in event["samples"]:
-        ids = tokenizer(sample["prompt"])["input_ids"]
-        start = [settings["decoder_start_token_id"]]
-        made = argmax_seq2seq(run.path / "model", ids, start, settings["eos_token_id"])
+        made = argmax(model, ids, start, ends if isinstance(ends, list) else [ends])
         assert sample["got"] == tokenizer.decode(made, skip_special_tokens=True).strip()
-
-
-def test_every_setting_of_a_generation_config_is_set_aside(tmp_path: Path) -> None:
-    """Each setting alone, also those that only newer versions of transformers know."""
-    run = surefit.train(
-        data=rows(40, ("prompt", "completion")),
-        model="tiny:llama",
-        max_steps=12,
-        lr=3e-3,
-        generate={"rows": 0},
-        output=str(tmp_path / "run"),
-    )
-    model = run.model
-    ids = torch.tensor([[5, 6, 7], [9, 9, 9]])
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    settings = greedy(eos_token_id=[2], pad_token_id=0)
-    plain = generate_tokens(model, settings, NEW, **inputs)
-    for name, value in HOSTILE.items():
-        own = type(model.generation_config)(a_later_setting=1)
-        setattr(own, name, value)
-        model.generation_config = own
-        assert torch.equal(generate_tokens(model, settings, NEW, **inputs), plain), name
-        assert model.generation_config is own  # put back, and saved with the model
+    predicted = surefit.predict(run, [{names[0]: s["prompt"]} for s in event["samples"]])
+    assert [p["prediction"] for p in predicted] == [s["got"] for s in event["samples"]]
 
 
 def test_what_is_not_taken_over_is_reported_and_what_is_named_is_used(tmp_path: Path) -> None:
@@ -194,10 +140,9 @@ def test_what_is_not_taken_over_is_reported_and_what_is_named_is_used(tmp_path: 
     write_jsonl(tmp_path / "rows.jsonl", data)
     options: dict[str, Any] = {"data": str(tmp_path / "rows.jsonl"), "model": str(folder)}
     plan = surefit.check(**options)
-    (found,) = [found for found in plan.findings if found.code == "SF335"]
-    assert "repetition_penalty 1.8" in found.message
-    assert "num_beams 3" in found.message
-    assert found.severity == "info"
+    (said,) = [note for note in plan.notes if "is generated without" in note]
+    assert "repetition_penalty 1.8" in said
+    assert "num_beams 3" in said
     named = {"rows": 6, "max_new_tokens": NEW, "from_model": ["repetition_penalty", "num_beams"]}
     run = surefit.train(
         **options, generate=named, max_steps=1, lr=1e-9, output=str(tmp_path / "run")
@@ -205,9 +150,9 @@ def test_what_is_not_taken_over_is_reported_and_what_is_named_is_used(tmp_path: 
     settings = run.plan["generate"]["settings"]
     assert (settings["repetition_penalty"], settings["num_beams"]) == (1.8, 3)
     assert run.plan["generate"]["from_model"] == ["repetition_penalty", "num_beams"]
-    (found,) = [found for found in run.plan["findings"] if found["code"] == "SF335"]
-    assert " repetition_penalty" not in found["message"]
-    assert "num_beams" not in found["message"]
+    (said,) = [note for note in run.plan["notes"] if "is generated without" in note]
+    assert " repetition_penalty" not in said
+    assert "num_beams" not in said
     page = (run.path / "report.html").read_text(encoding="utf-8")
     assert "1.8 (the model&#x27;s generation config)" in page
     samples = run.history[-1]["samples"]
@@ -240,13 +185,6 @@ def test_a_setting_that_cannot_be_taken_over_is_refused(name: str, words: str) -
         )
     assert words in f"{caught.value} {caught.value.fix}"
     assert name in str(caught.value)
-
-
-def test_from_model_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "rows.jsonl", rows(20, ("prompt", "completion")))
-    arguments = ["check", "--data", "rows.jsonl", "--model", "tiny:llama"]
-    assert command([*arguments, "--set", "generate.from_model=repetition_penalty"]) == 2
 
 
 class Targets:

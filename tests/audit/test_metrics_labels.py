@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +30,11 @@ from surefit.tasks import (
     token_classification,
 )
 from surefit.tasks.classes import CONFUSION, MACRO_F1, accuracy
-from surefit.tasks.metrics.entities import entity_tags, find_entities, match_entities
+from surefit.tasks.metrics.token_metrics import (
+    entity_tags,
+    find_entities,
+    match_entities,
+)
 from surefit.tasks.token_classification import ENTITY_F1
 
 
@@ -209,13 +212,6 @@ def test_token_classification_on_padded_batches(seed: int) -> None:
     }
 
 
-def test_rows_without_an_entity() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # seqeval warns that it divides by zero
-        assert seqeval.f1_score([["O", "O"]], [["O", "O"]]) == 0.0
-    assert ENTITY_F1.figure(match_entities(["O", "O"], ["O", "O"])) == 0.0
-
-
 @pytest.mark.parametrize("spec", [sft.SPEC, causal_lm.SPEC, masked_lm.SPEC, seq2seq.SPEC])
 @pytest.mark.parametrize("masked", [0.0, 0.5, 1.0])
 def test_token_metrics(spec: Any, masked: float) -> None:
@@ -283,10 +279,3 @@ def test_every_metric_has_its_reference_here() -> None:
         *("token_f1", "exact_match", "rouge_l", "bleu", "chrf", "iou", "dice"),
     }
     assert text_classification.SPEC.metrics["macro_f1"] is MACRO_F1
-
-
-@pytest.mark.parametrize("size", [1, 2, 13, 1000])
-def test_metrics_do_not_depend_on_the_batch_size(size: int) -> None:
-    logits, labels = single_label(1)
-    for metric in (accuracy, MACRO_F1, CONFUSION):
-        assert measure(metric, logits, labels, size) == measure(metric, logits, labels, 5)

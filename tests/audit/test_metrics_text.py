@@ -166,15 +166,6 @@ def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
         }
 
 
-def test_scores_of_a_sample() -> None:
-    sample = Sample("Where is it?", "in the garden", "In a garden!")
-    assert scores(sample) == {
-        "token_f1": 1.0,
-        "exact_match": 1.0,
-        "rouge_l": pytest.approx(2 / 3),
-    }
-
-
 def squad_file(path: Path, count: int) -> str:
     """Questions with several right answers, of which the model can learn only the first."""
     asked = [

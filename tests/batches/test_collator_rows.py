@@ -85,13 +85,6 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "numpy": np.array,
     "json": lambda ids: json.loads(json.dumps(ids)),
 }
-MAKES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "dict": dict,
-    "BatchEncoding": BatchEncoding,
-    "arrays": lambda row: {name: np.array(value) for name, value in row.items()},
-    "tensors": lambda row: {name: torch.tensor(value) for name, value in row.items()},
-    "Arrow": lambda row: pa.array([row])[0],
-}
 TEXTS = ["one two three four", "one", "two one", "three two one"]
 
 
@@ -169,14 +162,6 @@ def test_labels_made_any_way_train_where_the_stock_collator_fails(
         [batch] = DataLoader(same, batch_size=4, collate_fn=Collator(tokenizer))
         assert as_lists(batch) == CAUSAL_BATCH
     train_two_steps(tokenizer, plain, tmp_path)
-
-
-@pytest.mark.parametrize("make", MAKES)
-def test_rows_of_any_make_train(make: str, tokenizer: Any, tmp_path: Path) -> None:
-    rows = [MAKES[make](dict(row)) for row in labelled(tokenizer, "list")]
-    [batch] = DataLoader(rows, batch_size=4, collate_fn=Collator(tokenizer))
-    assert as_lists(batch) == CAUSAL_BATCH
-    train_two_steps(tokenizer, rows, tmp_path)
 
 
 def test_a_collator_goes_to_worker_processes() -> None:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
-import numpy as np
 import pytest
 
 from surefit import Field
 from surefit.batches.field import Misalignment, find_misalignment, well_known_fields
 
 FIELDS = well_known_fields(pad_token_id=7)
-
-
-def test_a_field_is_a_value() -> None:
-    field = Field(axes=("time", "width"), dtype="float16")
-    assert (field.rank, field.numpy_dtype, field.pad) == (2, np.dtype("float16"), 0)
-    assert field == Field(("time", "width"), "float16")
-    with pytest.raises(FrozenInstanceError):
-        field.pad = 1  # type: ignore[misc]
 
 
 def test_only_ids_are_padded_with_the_pad_token() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from surefit.checks.causal_labels import (
@@ -12,8 +11,6 @@ from surefit.checks.causal_labels import (
     LabelTally,
     TokenRows,
     check_labels,
-    find_padding,
-    infer_pad,
 )
 
 EOS, PAD = 2, 0
@@ -93,28 +90,9 @@ def test_counts_of_rows_and_tokens() -> None:
     }
 
 
-def test_end_that_a_collator_masks_with_the_padding() -> None:
-    width, rows = 8, []
-    for number, ids in enumerate(ROWS):
-        row = [*ids[: 3 + number % 2], EOS]
-        row += [EOS] * (width - len(row))
-        rows.append((row, [-100, *(-100 if i == EOS else i for i in row[1:])], None))
-    codes = found(rows, SAME)
-    assert codes.keys() == {"SF154"}
-    assert "6 rows contain it, with the label -100" in codes["SF154"]
-
-
 def test_a_word_that_ends_every_answer_is_no_end() -> None:
     known = KnownTokens(PAD, frozenset({EOS}), special=frozenset({PAD, EOS}))
     rows: list[tuple[Any, Any, Any]] = [
         ([*ids[:-1], 99], masked([*ids[:-1], 99]), None) for ids in ROWS
     ]
     assert found(rows, known).keys() == {"SF155"}
-
-
-def test_rows_of_a_batch() -> None:
-    rows = TokenRows.of_batch([[5, 6, 0], [5, 0, 0]], [[5, 6, 0], [5, 0, 0]])
-    expected = [[False, False, True], [False, True, True]]
-    assert find_padding(rows, 0).reshape(2, 3).tolist() == expected
-    assert infer_pad(rows) == 0
-    assert infer_pad(TokenRows.of_batch(np.arange(12).reshape(3, 4), np.zeros((3, 4)))) is None

@@ -69,7 +69,7 @@ def test_the_plain_loss_of_a_model_is_no_finding() -> None:
 def test_logits_that_bypass_the_output_embedding_are_no_finding() -> None:
     texts = [{"text": row["text"]} for row in sentiment_rows(30)]
     plan = surefit.check(data=texts, model="tiny:mobilebert", task="masked-lm")
-    assert not {"SF710", "SF711"} & {each.code for each in plan.findings}
+    assert "SF711" not in {each.code for each in plan.findings}
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,3 @@ class OneLoss(TwoLosses):
 def test_a_custom_module_that_returns_logits_and_a_loss(module: nn.Module, found: bool) -> None:
     plan = surefit.check(data=feature_rows(30), model=module)
     assert ("SF711" in {each.code for each in plan.findings}) == found
-
-
-def test_the_config_is_left_as_it_was() -> None:
-    plan = surefit.check(data=sentiment_rows(40), model="tiny:bert")
-    assert plan.job is not None
-    module: Any = plan.job.pipeline.module
-    assert module.config.problem_type in (None, "single_label_classification")
-    assert "SF711" not in {each.code for each in plan.findings}

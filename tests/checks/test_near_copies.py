@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from surefit.checks import near_copies
-from surefit.checks.near_copies import Side, check_near_copies, shared_words
+from surefit.checks.copies import (
+    Side,
+    check_near_copies,
+    shared_words,
+)
 from surefit.data.cache import fingerprint
 from surefit.data.row_parts import RowParts
 from surefit.data.table import Source, Table
@@ -50,7 +53,7 @@ def test_the_same_rows_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> Non
     copies = [changed(text, n) for n, text in enumerate(originals[:10])]
     first = check_near_copies(side(originals), side(copies), 0)
     with monkeypatch.context() as patched:
-        patched.setattr(near_copies, "sketch", None)
+        patched.setattr("surefit.checks.copies.sketch", None)
         assert check_near_copies(side(originals), side(copies), 0) == first
     assert check_near_copies(side(originals), side(texts(10, 1)), 0) == []
 

@@ -7,61 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import surefit
-from builders import MeanPool, feature_rows, sentiment_rows
-
-
-class Frozen(MeanPool):
-    def __init__(self) -> None:
-        super().__init__()
-        self.requires_grad_(False)
-
-
-class NotANumber(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-        return super().forward(inputs_embeds, attention_mask) * float("nan")
-
-
-class OneNumber(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-        return super().forward(inputs_embeds, attention_mask).mean()
-
-
-class NeedsLabels(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any, labels: Any) -> Any:  # type: ignore[override]
-        return super().forward(inputs_embeds, attention_mask)
-
-
-class Raises(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-        raise RuntimeError("boom")
-
-
-@pytest.mark.parametrize(
-    ("module", "code"),
-    [
-        (Frozen(), "SF314"),
-        (NotANumber(), "SF315"),
-        (OneNumber(), "SF305"),
-        (Raises(), "SF305"),
-        (MeanPool(num_classes=2), "SF303"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
-def test_model_that_cannot_train_is_an_error(module: torch.nn.Module, code: str) -> None:
-    plan = surefit.check(data=feature_rows(30), model=module)
-    assert [found.code for found in plan.findings if found.severity == "error"] == [code]
-    assert not plan.ok
-
-
-@pytest.mark.parametrize(
-    ("module", "code"), [(MeanPool(num_classes=5), "SF316"), (NeedsLabels(), "SF317")]
-)
-def test_odd_but_trainable_model_is_a_warning(module: torch.nn.Module, code: str) -> None:
-    plan = surefit.check(data=feature_rows(30), model=module)
-    assert plan.ok
-    assert code in [found.code for found in plan.findings if found.severity == "warning"]
+from builders import MeanPool, feature_rows
+from surefit.checks.probes.input_effect import check_gradients
+from surefit.checks.probes.probe_batch import Subject
 
 
 def test_outputs_beyond_the_classes_are_never_predicted(tmp_path: Any) -> None:
@@ -95,17 +46,6 @@ def test_loss_that_cannot_be_learned_from_is_an_error(loss_fn: Any, tmp_path: An
     assert not (tmp_path / "run").exists()
 
 
-def test_own_loss_gets_what_the_model_returned(tmp_path: Any) -> None:
-    run = surefit.train(
-        data=feature_rows(60),
-        model=MeanPool(),
-        loss_fn=lambda logits, batch: torch.nn.functional.cross_entropy(logits, batch["labels"]),
-        epochs=1,
-        output=str(tmp_path / "run"),
-    )
-    assert run.metrics["loss"] > 0
-
-
 def test_optimizer_of_another_model_is_refused(tmp_path: Any) -> None:
     stranger = torch.optim.SGD(MeanPool().parameters(), lr=0.1)
     with pytest.raises(surefit.UsageError, match="none of the parameters that are trained"):
@@ -126,16 +66,6 @@ def test_values_too_large_for_float32_are_named() -> None:
     assert [(found.code, found.where["row"]) for found in errors] == [("SF207", 4)]
 
 
-def test_many_dropped_rows_are_a_warning_and_few_a_note() -> None:
-    rows: list[dict[str, Any]] = list(sentiment_rows(40))
-    rows[3] = {**rows[3], "text": ""}
-    plan = surefit.check(data=rows, model="tiny:bert")
-    assert "SF203" in [found.code for found in plan.findings]
-    rows[5:10] = [{**row, "text": ""} for row in rows[5:10]]
-    plan = surefit.check(data=rows, model="tiny:bert")
-    assert "SF215" in [found.code for found in plan.findings]
-
-
 class Overwrites(MeanPool):
     """Runs, and cannot be trained: what its backward needs is written over in place."""
 
@@ -153,3 +83,40 @@ def test_model_that_fails_in_its_backward_is_found() -> None:
     assert found.code == "SF305"
     assert "computing its gradients raised RuntimeError" in found.message
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def _ends_in_relu(seed: int, bias: float | None = None) -> Subject:
+    """A net with a ReLU at its end, and two rows of which a ReLU is often off for both."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2), nn.ReLU())
+    if bias is not None:
+        nn.init.constant_(net[2].bias, bias)  # type: ignore[arg-type]
+    features = torch.randn(200, 5)
+    batches = [
+        {"features": part, "labels": torch.zeros(len(part)).long()} for part in features.split(50)
+    ]
+
+    def loss(outputs: Any, batch: Any) -> tuple[Any, Any]:
+        return nn.functional.cross_entropy(outputs, batch["labels"], reduction="sum"), 1
+
+    first = {name: value[:2] for name, value in batches[0].items()}
+    forward = lambda batch: net(batch["features"])  # noqa: E731
+    return Subject(net, first, forward, loss, inputs=("features",), more=lambda: iter(batches))
+
+
+def test_only_a_net_that_is_off_for_all_rows_has_no_gradient() -> None:
+    off = 0
+    for seed in range(200):
+        subject = _ends_in_relu(seed)
+        dead = not any(bool(subject.forward(batch).any()) for batch in subject.more())
+        off += not bool(subject.forward(subject.batch).any())
+        assert bool(check_gradients(subject)) == dead
+    assert off >= 20, "the two rows alone would have been misleading"
+
+
+def test_layer_that_stops_all_gradients_is_named() -> None:
+    for seed in range(20):
+        (found,) = check_gradients(_ends_in_relu(seed, bias=-100.0))
+        assert "'3' (ReLU)" in found.message
+        assert "202 real rows" in found.message
+        assert "outputs of '2'" in found.fix

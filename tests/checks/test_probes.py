@@ -194,9 +194,8 @@ def test_what_is_not_saved_is_named_on_request() -> None:
 
 def test_parameters_that_the_loss_does_not_reach_are_named() -> None:
     plan = surefit.check(data=feature_rows(30), model=Idle())
-    (found,) = [found for found in plan.findings if found.code == "SF709"]
-    assert found.message.startswith("2 of 6 parameters")
-    assert "unused.weight" in found.message
+    (said,) = [note for note in plan.notes if note.startswith("2 of 6 parameters")]
+    assert "unused.weight" in said
     assert plan.ok
 
 
@@ -209,6 +208,5 @@ class NeedsTwoRows(MeanPool):
 
 def test_a_probe_that_cannot_be_run_says_so() -> None:
     plan = surefit.check(data=feature_rows(30), model=NeedsTwoRows())
-    found = [found for found in plan.findings if found.code == "SF708"]
-    assert "one row is not enough" in found[0].message
+    assert any("one row is not enough" in note for note in plan.notes)
     assert plan.ok

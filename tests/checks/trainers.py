@@ -319,18 +319,9 @@ _EOS_PAD = DataCollatorForLanguageModeling(tokenizer(None), mlm=False)
 
 FAULTY: dict[str, tuple[str, Make]] = {
     "shifted labels": ("SF150", lambda f: plain(f, _shift(token_rows()))),
-    "shifted labels in TRL": (
-        "SF150", lambda f: sft(f, datasets.Dataset.from_list(_shift(token_rows())))
-    ),
     "labels on padding": (
         "SF151",
         lambda f: plain(f, token_rows(), lambda rows: pad_rows(rows, tokenizer().pad_token_id)),
-    ),
-    "labels on padding without a mask": (
-        "SF151",
-        lambda f: plain(
-            f, token_rows(), lambda rows: pad_rows(rows, tokenizer().pad_token_id, mask=False)
-        ),
     ),
     "labels of an encoder-decoder on padding": (
         "SF151", lambda f: seq2seq(f, tokenizer().pad_token_id)
@@ -348,7 +339,6 @@ FAULTY: dict[str, tuple[str, Make]] = {
                         processing_class=None, model=causal(tokenizer(None))),
     ),
     "everything frozen": ("SF314", lambda f: plain(f, token_rows(), model=frozen())),
-    "everything frozen, with TRL": ("SF314", lambda f: _freeze(sft(f, prompts()))),
     "optimizer of another model": (
         "SF728",
         lambda f: plain(
@@ -369,20 +359,8 @@ FAULTY: dict[str, tuple[str, Make]] = {
             f, datasets.Dataset.from_list([{**row, "weight": 0.5} for row in token_rows()])
         ),
     ),
-    "mask of the loss that the trainer drops": (
-        "SF723",
-        lambda f: plain(
-            f,
-            datasets.Dataset.from_list(
-                [{**row, "loss_mask": [1] * len(row["input_ids"])} for row in token_rows()]
-            ),
-        ),
-    ),
-    "stream of shifted labels": (
-        "SF150", lambda f: plain(f, Stream(_shift(token_rows())), args=settings(f, max_steps=2))
-    ),
     "batch that the model does not take": (
-        "SF750",
+        "SF305",
         lambda f: plain(
             f,
             token_rows(),
@@ -391,13 +369,8 @@ FAULTY: dict[str, tuple[str, Make]] = {
         ),
     ),
     "last layer of another width than the body": (
-        "SF750",
+        "SF305",
         lambda f: plain(f, token_rows(), lambda rows: pad_rows(rows, -100), model=misfit()),
     ),
 }  # fmt: skip
 """Trainers with one fault, and its code."""
-
-
-def _freeze(trainer: Any) -> Any:
-    trainer.model.requires_grad_(False)
-    return trainer

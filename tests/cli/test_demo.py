@@ -9,17 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from surefit.cli import demo
-
-
-def test_data_is_written_again_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    demo._write_rows()
-    first = demo.DATA.read_text()
-    demo._write_rows()
-    assert demo.DATA.read_text() == first
-    assert len(first.splitlines()) == demo.NUM_ROWS
-
 
 @pytest.mark.slow
 def test_demo_learns_to_answer(tmp_path: Path) -> None:

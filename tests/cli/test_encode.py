@@ -9,7 +9,6 @@ import pytest
 
 from builders import echo_rows, write_jsonl
 from surefit.cli import run
-from surefit.forked_map import num_children, use_children
 
 
 def written(cache: Path) -> dict[Path, int]:
@@ -44,11 +43,3 @@ def test_rows_that_cannot_be_trained_on_are_refused(
     assert run(["encode", "--data", str(rows), "--model", "tiny:llama"]) == 1
     assert "cannot train" in capsys.readouterr().out
     assert run(["encode", "--resume", "run"]) == 2
-
-
-def test_the_number_of_processes_that_encode() -> None:
-    with use_children(3):
-        assert num_children(1) == 3
-    with use_children(1):
-        assert num_children(10**6) == 0
-    assert num_children(1) == 0

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from builders import write_jsonl
+from builders import mostly_slow, write_jsonl
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
 
 
-@pytest.mark.parametrize("arguments", [["--row", "3"], ["--row", "3", "--json"], []])
+@pytest.mark.parametrize(
+    "arguments", mostly_slow([["--row", "3"], ["--row", "3", "--json"], []], every=3)
+)
 def test_text_that_the_locale_cannot_write_is_written_as_utf8(
     tmp_path: Path, arguments: list[str]
 ) -> None:

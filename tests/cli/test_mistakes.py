@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from bad_input import FEATURES, SFT, without_bytecode
 
 from builders import (
@@ -25,27 +24,15 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "unknown option": (["train", *SFT, "--bach-size", "3"], "--bach-size", "--batch-size"),
     "option without a number": (["train", *SFT, "--epochs", "x"], "'--epochs'", "integer"),
     "value out of range": (["train", *SFT, "--epochs", "0"], "epochs: ", "found 0"),
-    "unknown task": (["train", *SFT, "--task", "stf"], "Unknown task 'stf'.", "mean 'sft'?"),
     "unknown key": (["train", *SFT, "--set", "kep=1"], "Unknown key 'kep'.", "mean 'keep'?"),
-    "unknown role": (
-        ["train", *SFT, "--set", "columns.promt=x"],
-        "columns.promt: no task has a role 'promt'.",
-        "mean columns.prompt?",
-    ),
     "an option and its key": (
         ["train", *SFT, "--set", "data=other.jsonl"],
         "--data and --set data=… are both given.",
         "one of them",
     ),
     "an empty model": (["train", *SFT[:3], ""], "--model is empty.", "leave it out"),
-    "an empty task": (["train", *SFT, "--task", ""], "--task is empty.", "leave it out"),
     "an empty path": (["inspect", ""], "The path of the data is empty.", "Pass a file"),
     "--set without a value": (["train", *SFT, "--set", "lr"], "key=value", "found 'lr'"),
-    "metric the task does not have": (
-        ["train", *FEATURES, "--set", "early_stopping.metric=acuracy"],
-        "early_stopping.metric is 'acuracy'",
-        "loss, accuracy, macro_f1.",
-    ),
     "metric that is no number": (
         ["train", *FEATURES, "--set", "early_stopping.metric=confusion"],
         "early_stopping.metric is 'confusion'",
@@ -53,55 +40,16 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "no data": (["train", "--model", "tiny:llama"], "No data was given.", "--data"),
     "no model": (["train", "--data", "sft.jsonl"], "No model was given.", "--model"),
-    "missing data": (
-        ["train", "--data", "nope.jsonl", "--model", "tiny:llama"],
-        "There is no file or folder nope.jsonl.",
-        "path",
-    ),
-    "missing evaluation data": (
-        ["train", *SFT, "--eval-data", "nope.jsonl"],
-        "There is no file or folder nope.jsonl.",
-        "path",
-    ),
     "missing config": (["train", "nope.yaml"], "There is no config file nope.yaml.", "path"),
-    "missing model folder": (
-        ["train", "--data", "sft.jsonl", "--model", "./nope"],
-        "./nope is not a model folder.",
-        "path",
-    ),
-    "missing module": (
-        ["train", "--data", "features.npz", "--model", "nope:make"],
-        "There is no Python module 'nope'",
-        "MODULE:FUNCTION",
-    ),
-    "missing function": (
-        ["train", "--data", "features.npz", "--model", "net:mke"],
-        "'mke'",
-        "make",
-    ),
-    "unknown architecture": (
-        ["train", "--data", "sft.jsonl", "--model", "tiny:lama"],
-        "'lama' is not an architecture",
-        "llama",
-    ),
+    "missing function": (["train", *FEATURES[:3], "net:mke"], "'mke'", "make"),
     "file of an unknown kind": (
         ["train", "--data", "net.py", "--model", "tiny:llama"],
         "net.py has the ending '.py'; expected .jsonl, ",
         "Convert",
     ),
-    "text for a module without tokenizer": (
-        ["train", "--data", "sft.jsonl", "--model", "net:make"],
-        "net:make comes without a tokenizer",
-        "--tokenizer",
-    ),
     "output is a file": (
         ["train", *SFT, "--output", "sft.jsonl"],
         "Cannot write to sft.jsonl: sft.jsonl is not a folder.",
-        "--output",
-    ),
-    "output below a file": (
-        ["train", *SFT, "--output", "sft.jsonl/run"],
-        "Cannot write to sft.jsonl/run",
         "--output",
     ),
     "output where nothing can be made": (
@@ -123,6 +71,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
         "number",
     ),
 }
+"""Those of `check` are in tests/faults/settings.py, with their JSON."""
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -139,29 +88,6 @@ def test_mistake_gets_one_message_and_exit_2(
     assert hint in captured.err
     assert "Traceback" not in captured.err
     assert without_bytecode(folder) == before
-
-
-CHECKED = {name: case for name, case in MISTAKES.items() if case[0][0] == "train"} | {
-    "inspect": (["inspect", "nope.csv"], "There is no file or folder nope.csv.", "path"),
-    "evaluate": (["evaluate", "nope"], "nope does not exist.", "named"),
-}
-WRITES_ONLY = ("resuming", "output where nothing")
-
-
-@pytest.mark.parametrize("name", [n for n in CHECKED if not n.startswith(WRITES_ONLY)])
-def test_mistake_with_json_is_one_object_alone_on_stdout(
-    capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    (command, *rest), message, hint = CHECKED[name]
-    assert run(["check" if command == "train" else command, *rest, "--json"]) == 2
-    captured = capsys.readouterr()
-    answer = json.loads(captured.out)
-    assert answer.keys() == {"ok", "error"}
-    assert answer["ok"] is False
-    assert answer["error"].keys() == {"message", "fix"}
-    assert message in answer["error"]["message"]
-    assert hint in answer["error"]["message"] + answer["error"]["fix"]
-    assert "Traceback" not in captured.err
 
 
 AS_ANYONE = """
@@ -189,15 +115,6 @@ def test_read_only_output_folder(folder: Path, mode: int, output: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     said = f"Cannot write to {output}: locked may not be written to.\n"
     assert (ended.stdout, ended.returncode) == (said, 0), ended.stderr
-
-
-@pytest.mark.parametrize("setting", ["precision=fp16", "trackers=nope"])
-def test_what_this_machine_cannot_do_leaves_no_folder(
-    folder: Path, setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert run(["train", *FEATURES, "--set", setting, "--output", "run"]) == 2
-    assert not (folder / "run").exists()
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from surefit.cli import app
-from surefit.cli.option_help import read_help
-from surefit.cli.options import OPTIONS
+from surefit.cli.options import OPTIONS, read_help
 from surefit.config import SHORT_KEYS, RunConfig, known_keys
 
 
@@ -40,7 +39,18 @@ def options_of(command: str) -> dict[str, Any]:
 def test_every_option_has_the_docstring_of_its_key(command: str) -> None:
     options = options_of(command)
     assert {*options} - {*OPTIONS} <= {
-        *("config", "resume", "trust_code", "set_", "json", "help", "processes", "device")
+        *(
+            "config",
+            "resume",
+            "trust_code",
+            "set_",
+            "json",
+            "help",
+            "processes",
+            "device",
+            "quiet",
+            "verbose",
+        )
     }
     for name in OPTIONS:
         assert docstring(name)
@@ -64,6 +74,8 @@ def test_help_names_the_defaults_and_loads_no_config() -> None:
         "assert 'pydantic' not in sys.modules, 'pydantic was imported'\n"
         "surefit.cli.run(['train', '--help'])\n"
         "assert 'surefit.config' not in sys.modules, 'the config was imported'\n"
+        "heavy = {'torch', 'transformers', 'peft', 'accelerate', 'pyarrow', 'numpy', 'plotly'}\n"
+        "assert not heavy & {*sys.modules}, heavy & {*sys.modules}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

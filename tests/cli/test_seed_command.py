@@ -91,17 +91,6 @@ def test_the_command_as_written(rows: list[dict[str, str]], capsys: Any) -> None
     assert {"prompt", "expected", "got"} == set(events[-1]["samples"][0])
 
 
-@pytest.mark.slow
-def test_a_whole_epoch_ends_after_675_steps(rows: list[dict[str, str]], capsys: Any) -> None:
-    assert command([*ARGUMENTS, "--max-steps", "676", "--output", "run", *FEWER_TOKENS]) == 0
-    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "eval"] == [675, 676]
-    assert [event["epoch"] for event in events if event["event"] == "eval"] == [1, 2]
-    losses = [event["loss"] for event in events if event["event"] == "step"]
-    assert sum(losses[600:675]) < sum(losses[:75])
-    assert "epoch 1/10  step 675  " in capsys.readouterr().err
-
-
 def test_tokenised_rows_are_taken_as_they_are(
     rows: list[dict[str, str]], tmp_path: Path, capsys: Any
 ) -> None:

@@ -21,12 +21,10 @@ from builders import write_jsonl
 from surefit.cli import app
 from surefit.cli import run as run_in_process
 from surefit.cli.display import show_findings
-from surefit.cli.guarded_console import GuardedConsole
-from surefit.cli.terminal import GuardedStream
-from surefit.errors import UsageError
+from surefit.cli.terminal import GuardedConsole, GuardedStream
 from surefit.findings import Finding
-from surefit.peers.signs_of_life import NOTES
 from surefit.printable import one_line, printable
+from surefit.processes import CURRENT
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028\r\x08\x7f\udc80\U000e0041"
 HARMLESS = "Grüße ☃ 👩‍👩‍👧 میخواهم\ttab"
@@ -69,7 +67,7 @@ def test_only_control_characters_are_escaped() -> None:
 
 def test_json_stays_json_in_a_guarded_stream() -> None:
     inner = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
-    stream: Any = GuardedStream(inner, ends_command=True)
+    stream: Any = GuardedStream(inner)
     print(json.dumps({HOSTILE: HARMLESS}, ensure_ascii=False), file=stream, flush=True)
     written = inner.buffer.getvalue().decode()  # type: ignore[attr-defined]
     assert is_clean(written)
@@ -108,12 +106,6 @@ def test_errors_are_escaped(tmp_path: Path) -> None:
     assert shown.count("\n") == 2
 
 
-def test_lines_of_an_error_are_those_that_surefit_made() -> None:
-    error = UsageError(["one\nspoofed", "two"], "fix")
-    assert error.lines == ("one\nspoofed", "two")
-    assert UsageError("a\nb").lines == ("a\nb",)
-
-
 def test_a_reader_that_is_gone_ends_the_command_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -130,6 +122,98 @@ def test_a_closed_stderr_does_not_stop_a_command(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+
+
+@needs_full
+def test_results_that_cannot_be_written_are_an_error() -> None:
+    with FULL.open("wb") as full:
+        done = run("tasks", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert b"cannot be written: stdout: No space left" in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "1 2"])
+def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path, closed: str) -> None:
+    """What is printed to it must not go into that file."""
+    script = (
+        "import os, sys; from surefit.cli.terminal import guard_streams; guard_streams(False); "
+        "f = open('file', 'wb'); print('out'); print('err', file=sys.stderr, flush=True); "
+        "os.write(3, b''); print(f.fileno(), file=open('number', 'w')); sys.stdout.flush()"
+    )
+    redirections = " ".join(f"{number}>&-" for number in closed.split())
+    shell = f'exec "{sys.executable}" -c "{script}" 3>/dev/null {redirections}'
+    assert subprocess.run(["sh", "-c", shell], cwd=tmp_path, check=False).returncode == 0
+    assert int((tmp_path / "number").read_text()) > 2
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def gone_terminal() -> int:
+    master, terminal = pty.openpty()
+    os.close(master)
+    return terminal
+
+
+def full_pipe() -> int:
+    _, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 65536)
+    return writing
+
+
+def broken_pipe() -> int:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+def full_disk() -> int:
+    return os.open(FULL, os.O_WRONLY)
+
+
+@pytest.mark.parametrize(
+    "opened", [gone_terminal, full_pipe, broken_pipe, pytest.param(full_disk, marks=needs_full)]
+)
+def test_what_cannot_be_written_is_dropped(opened: Any) -> None:
+    """By prints, logging and rich alike."""
+    descriptor = opened()
+    script = (
+        "import logging, os, sys, warnings; from surefit.cli.terminal import guard_streams\n"
+        "guard_streams(False)\n"
+        "from surefit.cli.terminal import to_stderr\n"
+        "from rich.progress import track\n"
+        "for n in track(range(3), console=to_stderr()): print(n, 'x' * 9000, file=sys.stderr)\n"
+        "print('x' * 9000); warnings.warn('odd'); logging.error('odd'); sys.stderr.flush()\n"
+        "open(sys.argv[1], 'w').write('done')\n"
+    )
+    reading, writing = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-c", script, f"/dev/fd/{writing}"],
+        stdout=descriptor,
+        stderr=descriptor,
+        pass_fds=[writing],
+        check=False,
+        timeout=60,
+    )
+    os.close(writing)
+    os.close(descriptor)
+    assert (done.returncode, os.read(reading, 10)) == (0, b"done")
+    os.close(reading)
+
+
+@needs_full
+def test_a_log_that_cannot_be_written_does_not_end_training(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": f"row {n}", "label": n % 2} for n in range(40)])
+    options = ["--data", "rows.jsonl", "--model", "tiny:bert", "--max-steps", "1"]
+    with FULL.open("wb") as full:
+        done = run("train", *options, "--output", "run", cwd=tmp_path, stdout=full, stderr=full)
+    assert done.returncode == 0
+    assert (tmp_path / "run" / "model").is_dir()
+
+
 def test_no_other_way_leads_to_the_terminal() -> None:
     """Consoles are made in one place, and nobody takes the streams below the guarded ones."""
     package = Path(surefit.__file__).parent
@@ -139,7 +223,7 @@ def test_no_other_way_leads_to_the_terminal() -> None:
             below = isinstance(node, ast.Attribute) and ast.unparse(node) in (
                 *("sys.stdout.buffer", "sys.stderr.buffer", "sys.__stdout__", "sys.__stderr__"),
             )
-            assert not (made or below) or path.name == "guarded_console.py", path
+            assert not (made or below) or path.name == "terminal.py", path
 
 
 def test_ctrl_c_before_training_says_so(
@@ -150,6 +234,6 @@ def test_ctrl_c_before_training_says_so(
 
     tasks = next(each for each in app.registered_commands if each.name == "tasks")
     monkeypatch.setattr(tasks, "callback", interrupted)
-    NOTES.note(run="runs/earlier")  # of a run that this process has had before
+    CURRENT.run = "runs/earlier"  # of a run that this process has had before
     assert run_in_process(["tasks"]) == 130
     assert "Stopped before training started" in capsys.readouterr().err

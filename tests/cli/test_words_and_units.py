@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from builders import echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
-from surefit.batches.field import Field
-from surefit.checks.ledger import sequence_unit, target_unit
 from surefit.cli import run as command
 from surefit.cli.display import Display
 from surefit.plan.make_plan import make_plan
 from surefit.request import make_request
-
-STEP = {"event": "step", "epoch": 1, "loss": 1.0, "lr": 1e-3, "seconds": 0.5}
 
 
 @pytest.fixture(autouse=True)
@@ -75,32 +71,12 @@ def test_texts_with_a_label_have_tokens_but_none_is_labelled(folder: Path, capsy
     assert "labelled" not in shown
 
 
-@pytest.mark.parametrize(
-    ("fields", "units"),
-    [
-        ({"input_ids": Field(("time",)), "labels": Field(("time",))}, ("tokens", "tokens")),
-        ({"input_ids": Field(("time",)), "labels": Field(("target_time",))}, ("tokens", "tokens")),
-        ({"input_ids": Field(("time",)), "labels": Field(("class",))}, ("tokens", "rows")),
-        ({"input_ids": Field(("time",)), "labels": Field()}, ("tokens", "rows")),
-        (
-            {"inputs_embeds": Field(("time", "width")), "labels": Field(("masked_time", "width"))},
-            ("time steps", "time steps"),
-        ),
-        ({"inputs_embeds": Field(("time", "width")), "labels": Field()}, ("time steps", "rows")),
-        ({"pixel_values": Field(("channel", "height", "width"))}, ("rows", "rows")),
-        ({"features": Field(("width",)), "labels": Field()}, ("rows", "rows")),
-    ],
-)
-def test_units_follow_from_the_fields(fields: Any, units: tuple[str, str]) -> None:
-    assert (sequence_unit(fields), target_unit(fields)) == units
-
-
 def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
     write_jsonl(folder / "a.jsonl", echo_rows(60))
     settings = {"data": "a.jsonl", "model": "tiny:llama", "epochs": 2, "eval_every": 3}
     plan = make_plan(make_request(settings))
     assert plan.job is not None
-    assert plan.job.batches.num_steps(0) == 7
+    assert plan.job.batches.steps_per_epoch == 7
     display = Display()
     printed: list[str] = []
     display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
@@ -113,17 +89,3 @@ def test_average_f1_score_is_printed_once_per_epoch(folder: Path) -> None:
     marked = [line for line in printed if "token_f1 0.2500  Average F1 Score 0.2500" in line]
     assert [line.split("  ")[1] for line in marked] == ["step 7", "step 14"]
     assert sum(line.count("Average F1 Score") for line in printed) == 2
-
-
-def test_speed_counts_rows_of_sequences_without_tokens(folder: Path) -> None:
-    save_ragged(folder / "motions.npz", feature_rows(60))
-    plan = make_plan(make_request({"data": "motions.npz", "model": "tiny:bert"}))
-    assert plan.ledger is not None
-    display = Display()
-    printed: list[str] = []
-    display.console.print = lambda text: printed.append(text.plain)  # type: ignore[method-assign]
-    display.expect(plan)
-    display.observe({**STEP, "step": 1, "tokens": plan.ledger.tokens})  # an epoch in half a second
-    rate = re.search(r"([\d,]+) rows/s", printed[0])
-    assert rate is not None
-    assert int(rate[1].replace(",", "")) == pytest.approx(108, abs=3)

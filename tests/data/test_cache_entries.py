@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,16 @@ from cache_damage import KINDS, damage, prepare, run_sample
 from builders import write_jsonl
 from opening import entry_files
 from surefit.cli import run as command
-from surefit.data import cache_use
-from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
-from surefit.data.cache_entry import open_entry
-from surefit.data.cache_use import (
+from surefit.core import files
+from surefit.data.cache import (
     collect_damage,
     open_cache,
-    release_leases,
+    release_entries,
     scratch_in_cache,
     sweep,
 )
+from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
+from surefit.data.cache_entry import open_entry
 from surefit.data.open_data import open_table
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
@@ -56,27 +58,6 @@ def test_damaged_entry_is_rebuilt_and_reported(cache: Path, kind: str, name: str
     assert not found
 
 
-def test_fault_that_no_time_shows_is_found_when_reading_fails(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert value_of("one") == TEXT
-    file = cache / "tables" / "one" / "x"
-    file.write_bytes(b"\xff\xfe\xff\xff!")
-    expected = json.loads((file.parent / "digests.json").read_text())["files"]["x"]["xxh3_128"]
-    monkeypatch.setattr("surefit.data.cache_entry.content_hashes", lambda paths: [expected])
-    with collect_damage() as found:
-        assert value_of("one", "again") == "again"
-    assert len(found) == 1
-
-
-def test_healthy_entries_are_read_without_a_word(cache: Path) -> None:
-    for _ in range(2):
-        with collect_damage() as found:
-            assert value_of("one") == TEXT
-            os.utime(cache / "tables" / "one" / "x")
-        assert not found
-
-
 @pytest.mark.slow
 def test_seeded_sample_of_corruptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python tests/cache_damage.py 100` has the full count."""
@@ -85,19 +66,30 @@ def test_seeded_sample_of_corruptions(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run_sample(tmp_path, range(5)) == []
 
 
-def test_killed_writes_are_swept_and_living_ones_stay(cache: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys, time, pathlib\n"
-        "from surefit.data.cache_entry import open_entry\n"
-        "def fill(folder):\n"
-        "    (folder / 'x').write_text('half')\n"
-        "    print('ready', flush=True)\n"
-        "    time.sleep(60)\n"
-        "open_entry('tables', 'k', fill, lambda folder: None)\n"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
+FILL = """
+import sys
+from surefit.data.cache_entry import open_entry
+def fill(folder):
+    (folder / 'x').write_text('of the child')
+    print('ready', flush=True)
+    sys.stdin.readline()
+open_entry('tables', 'k', fill, lambda folder: None)
+"""
+
+
+@pytest.fixture
+def child(cache: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that writes the entry `k`, and finishes it when it is sent a line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", FILL], text=True, **pipes) as child:
+        assert child.stdout.readline() == "ready\n"
+        yield child
+        child.kill()
+
+
+def test_killed_writes_are_swept_and_living_ones_stay(
+    cache: Path, child: subprocess.Popen[str]
+) -> None:
     left = list((cache / "tables").glob(".k.*.tmp"))
     assert len(left) == 1
     assert sweep(open_cache()) == []
@@ -105,19 +97,49 @@ def test_killed_writes_are_swept_and_living_ones_stay(cache: Path, tmp_path: Pat
     assert left[0].exists()
     child.kill()
     child.wait()
-    child.stdout.close()
-    release_leases()
+    assert (cache / "tables" / ".k.lock").exists()
+    release_entries()
     value_of("other")  # the next start
-    assert not left[0].exists()
+    assert [path.name for path in (cache / "tables").iterdir()] == ["other"]
 
 
-def test_a_lock_stays_only_beside_what_is_half_written(cache: Path) -> None:
-    (cache / "encoded" / ".half.half").mkdir(parents=True)
-    locks = [cache / "encoded" / f".{name}.lock" for name in ("half", "whole")]
-    for lock in locks:
-        lock.touch()
-    assert sweep(open_cache()) == []  # swept when it was opened
-    assert [lock.exists() for lock in locks] == [True, False]
+def test_a_process_waits_for_another_one_that_writes_the_same(
+    cache: Path, child: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+
+    class Waiting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            waited.append(record.getMessage())
+            child.stdin.write("finish\n")
+            child.stdin.flush()
+
+    monkeypatch.setattr("surefit.data.cache.QUIET_SECONDS", 0.0)
+    log, handler = logging.getLogger("surefit.data.cache"), Waiting()
+    log.addHandler(handler)
+    try:
+        assert value_of("k") == "of the child"
+    finally:
+        log.removeHandler(handler)
+    assert f"process {child.pid} on" in waited[0]
+
+
+def test_what_another_process_uses_is_not_removed(cache: Path) -> None:
+    value_of("k")
+    release_entries()
+    code = (
+        "import sys; from surefit.data.cache import entry_folder; entry_folder('tables', 'k');"
+        "print('ready', flush=True); sys.stdin.readline()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], text=True, **pipes) as child:
+        assert child.stdout.readline() == "ready\n"
+        assert [entry.in_use for entry in list_entries()] == [True]
+        assert clean_cache()[0] == 0
+        assert [found.code for found in limit_cache(1e-9)] == ["SF821"]
+        child.kill()
+    assert [entry.in_use for entry in list_entries()] == [False]
+    assert clean_cache()[0] == 1
 
 
 def test_limit_removes_the_least_recently_used(cache: Path) -> None:
@@ -125,14 +147,14 @@ def test_limit_removes_the_least_recently_used(cache: Path) -> None:
         value_of(f"k{number}", "x" * 1000)
         stamp = time.time() - 1000 + number
         os.utime(cache / "tables" / f"k{number}" / "digests.json", (stamp, stamp))
-    release_leases()
+    release_entries()
     value_of("k0", "")  # the oldest is used again, and in use
-    kept = {entry.name: entry.num_bytes for entry in list_entries() if entry.kind}
+    kept = {entry.name: entry.num_bytes for entry in list_entries()}
     room = (sum(e.num_bytes for e in list_entries()) - kept["k1"] + 10) / 1e9
     assert limit_cache(room) == []
-    assert {entry.name for entry in list_entries() if entry.kind} == {"k0", "k2", "k3"}
+    assert {entry.name for entry in list_entries()} == {"k0", "k2", "k3"}
     assert [found.code for found in limit_cache(1e-9)] == ["SF821"]
-    assert {entry.name for entry in list_entries() if entry.kind} == {"k0"}
+    assert {entry.name for entry in list_entries()} == {"k0"}
 
 
 def test_command_shows_and_cleans(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +162,7 @@ def test_command_shows_and_cleans(cache: Path, capsys: pytest.CaptureFixture[str
     value_of("new")
     stamp = time.time() - 40 * 86_400
     os.utime(cache / "tables" / "old" / "digests.json", (stamp, stamp))
-    release_leases()
+    release_entries()
     assert command(["cache", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
     assert about["kinds"]["tables"]["entries"] == 2
@@ -196,26 +218,7 @@ def test_scratch_of_a_living_process_stays_and_that_of_a_dead_one_is_swept(cache
         assert folder.is_dir()
     assert not folder.exists()
     folder.mkdir()  # left by a process that was killed
-    release_leases()
+    files.mark(folder)
+    release_entries()
     open_cache()
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("remove_unused", [sweep, lambda root: clean_cache()])
-def test_an_entry_begun_while_the_cache_is_swept_stays(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, remove_unused: Any
-) -> None:
-    root, begun = open_cache(), cache / "tables" / ".k.01234567.tmp"
-    (cache / "tables").mkdir()
-    ask = cache_use.in_use
-
-    def another_begins(place: Path) -> set[str]:
-        used = ask(place)
-        begun.mkdir(exist_ok=True)  # after the leases were read; its own lease has it noted
-        return used
-
-    monkeypatch.setattr(cache_use, "in_use", another_begins)
-    monkeypatch.setattr("surefit.data.cache_contents.in_use", another_begins)
-    monkeypatch.setattr("surefit.data.cache_contents.sweep", lambda root: [])
-    remove_unused(root)
-    assert begun.is_dir()

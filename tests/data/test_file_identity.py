@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from PIL import Image
 
 from builders import write_jsonl
 from surefit.data import file_identity
-from surefit.data.cache_use import collect_damage
+from surefit.data.cache import collect_damage
 from surefit.data.cell_files import with_files
 from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.open_data import open_table
@@ -30,9 +28,12 @@ def keep_time(path: Path, content: bytes) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def settle() -> None:
-    """Let the clock tick, so that hashes are remembered."""
-    time.sleep(0.06)
+@pytest.fixture
+def remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of any size are remembered, however young they are."""
+    monkeypatch.setattr(file_identity, "LONG_BYTES", 0)
+    monkeypatch.setattr(file_identity, "SETTLED_NS", -(10**12))
+    file_identity._known.clear()
 
 
 def test_touch_copy_and_move_keep_the_identity(tmp_path: Path) -> None:
@@ -50,10 +51,10 @@ def test_touch_copy_and_move_keep_the_identity(tmp_path: Path) -> None:
     assert open_table(path).key == key
 
 
+@pytest.mark.usefixtures("remembers")
 def test_edit_in_the_middle_with_size_and_time_kept_is_seen(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS * 100)
     content = path.read_bytes()
-    settle()
     key = open_table(path).key
     middle = len(content) // 2
     at = content.index(b"row ", middle)
@@ -73,30 +74,37 @@ def test_findings_of_a_copy_name_the_copy(tmp_path: Path) -> None:
     assert all("one.csv" not in each.message for each in found)
 
 
+@pytest.mark.usefixtures("remembers")
 def test_hash_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    settle()
     first = file_fingerprint(path)
     file_identity._known.clear()  # as in another process
     monkeypatch.setattr(file_identity, "hash_file", lambda path: pytest.fail("read again"))
-    assert file_fingerprint(path) == first
     assert content_hashes([str(path), str(tmp_path / "nope")]) == [first, None]
 
 
+def test_a_young_file_is_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next change may have the same change time."""
+    monkeypatch.setattr(file_identity, "LONG_BYTES", 0)
+    monkeypatch.setattr(file_identity, "SETTLED_NS", 10**15)
+    path, hashed = write_jsonl(tmp_path / "rows.jsonl", ROWS), []
+    real = file_identity.hash_file
+    monkeypatch.setattr(file_identity, "hash_file", lambda p: hashed.append(p) or real(p))
+    assert file_fingerprint(path) == file_fingerprint(path)
+    assert len(hashed) == 2
+
+
+@pytest.mark.usefixtures("remembers")
 def test_damaged_memory_of_hashes_is_not_believed(tmp_path: Path, cache: Path) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
-    settle()
     first = file_fingerprint(path)
-    memory = cache / file_identity.FILE
-    with sqlite3.connect(memory) as connection:
-        connection.execute("UPDATE digests SET digest = 'f' || substr(digest, 2)")
-    file_identity._known.clear()
-    assert file_fingerprint(path) == first
-    for content in (b"", b"\0" * 9000, memory.read_bytes()[:3000], b"no database"):
+    for content in (b"", b"[]", b"\0" * 9000, b'["f"]', b"no list"):
+        (memory,) = cache.glob(f"{file_identity.KIND}/*/{file_identity.VALUE}")
         memory.write_bytes(content)
         file_identity._known.clear()
-        with collect_damage():
+        with collect_damage() as found:
             assert file_fingerprint(path) == first
+        assert [each.code for each in found] == ["SF820"]
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

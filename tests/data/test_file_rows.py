@@ -1,4 +1,4 @@
-"""Files that are one row each: one image, a flat folder, a pattern; labels in the names."""
+"""Files that are one row each, found by folder, by pattern or by a column; labels in names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pictures import SHAPES, draw, write_png
+from PIL import Image
 
 import surefit
-from surefit.cli import run as command
+from builders import sentiment_rows, write_jsonl
+from opening import fault_of
 from surefit.config import Reading, make_config
 from surefit.data.open_data import open_table
 
@@ -35,23 +37,6 @@ def test_images_are_rows(place: Path) -> None:
         table = open_table(data, part="test")
         assert table.columns == ("image",)
         assert [row["image"] for row in table.rows()] == [str(file) for file in expected]
-
-
-@pytest.mark.slow
-def test_predictions_for_one_image_a_flat_folder_and_a_pattern(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = surefit.train(
-        data=str(place / "classes"), model="tiny:vit", max_steps=2, output=str(tmp_path / "run")
-    )
-    files = sorted((place / "flat").iterdir())
-    expected = surefit.predict(run, [{"image": str(file)} for file in files])
-    assert surefit.predict(run, place / "flat") == expected
-    assert surefit.predict(run, str(place / "flat" / "*.png")) == expected
-    one = surefit.predict(run, files[4])
-    assert [row["prediction"] for row in one] == [expected[4]["prediction"]]
-    assert command(["predict", str(run.path), "--data", str(place / "*" / "none-*.png")]) == 2
-    assert "No file matches" in capsys.readouterr().err
 
 
 def test_labels_in_the_names_of_images(place: Path) -> None:
@@ -96,3 +81,87 @@ def test_label_from_is_for_files_that_are_rows(tmp_path: Path) -> None:
 def test_a_pattern_that_gives_no_label_is_refused(pattern: str) -> None:
     with pytest.raises(surefit.UsageError, match="label_from"):
         make_config({"label_from": pattern})
+
+
+def write_arrays(folder: Path, count: int = 24) -> list[np.ndarray]:
+    """A manifest beside a folder of ragged arrays, which it names."""
+    rows = [np.full((2 + n % 4, 3), n % 2, np.float32) for n in range(count)]
+    (folder / "steps").mkdir()
+    for n, row in enumerate(rows):
+        np.save(folder / "steps" / f"{n}.npy", row + np.random.default_rng(n).normal(0, 0.1))
+    lines = ["path,label", *(f"steps/{n}.npy,{'ab'[n % 2]}" for n in range(count))]
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    return [np.load(folder / "steps" / f"{n}.npy") for n in range(count)]
+
+
+def test_ragged_arrays_beside_the_manifest(tmp_path: Path) -> None:
+    rows = write_arrays(tmp_path)
+    table = open_table(tmp_path / "rows.csv")
+    for row, expected in zip(table.rows(), rows, strict=True):
+        assert np.array_equal(row["path"], expected)
+    plan = surefit.check(data=str(tmp_path / "rows.csv"), model="tiny:bert")
+    assert plan.ok, plan.findings
+    assert plan.task.name == "feature-classification"
+    assert plan.roles == {"features": "path", "label": "label"}
+    assert any("read in place of the names" in note for note in plan.notes)
+
+
+def test_the_key_follows_the_content_of_the_files(tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    key = open_table(tmp_path / "rows.csv").key
+    np.save(tmp_path / "steps" / "5.npy", np.ones((3, 3), np.float32))
+    assert open_table(tmp_path / "rows.csv").key != key
+
+
+def test_texts_named_twice_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "b.txt").write_text("three")
+    rows = [{"file": name, "label": n % 2} for n, name in enumerate(["a.txt", "b.txt", "a.txt"])]
+    write_jsonl(tmp_path / "rows.jsonl", [*rows, {"file": None, "label": 0}])
+    table = open_table(tmp_path / "rows.jsonl")
+    assert table.arrow["file"].to_pylist() == ["one\ntwo", "three", "one\ntwo", None]
+
+
+def test_a_run_on_named_texts_predicts_for_them(tmp_path: Path) -> None:
+    rows = sentiment_rows(24)
+    for n, row in enumerate(rows):
+        (tmp_path / f"{n}.txt").write_text(row["text"])
+    named = [{"path": f"{n}.txt", "label": row["label"]} for n, row in enumerate(rows)]
+    data = write_jsonl(tmp_path / "rows.jsonl", named)
+    run = surefit.train(
+        data=str(data), model="tiny:bert", max_steps=2, output=str(tmp_path / "run")
+    )
+    assert run.plan["task"] == "text-classification"
+    asked = write_jsonl(tmp_path / "new.jsonl", [{"path": row["path"]} for row in named])
+    by_file = [row["prediction"] for row in surefit.predict(run, str(asked))]
+    by_text = surefit.predict(run, [{"path": row["text"]} for row in rows])
+    assert by_file == [row["prediction"] for row in by_text]
+
+
+def test_paths_beside_their_content_stay_paths(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    write_jsonl(tmp_path / "rows.jsonl", [{"text": "one", "path": "a.txt"}] * 3)
+    assert open_table(tmp_path / "rows.jsonl").arrow["path"].to_pylist() == ["a.txt"] * 3
+
+
+def picture(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (4, 4)).save(path)
+    return path
+
+
+def test_images_and_the_names_of_their_folders(tmp_path: Path) -> None:
+    names = ["cat/b.png", "cat/a.JPG", "dog/x.bmp", "dog/deep/y.webp"]
+    paths = [picture(tmp_path / name) for name in names]
+    (tmp_path / "dog" / "notes.md").write_text("not an image")
+    (tmp_path / ".hidden").mkdir()
+    rows = list(open_table(tmp_path).rows())
+    order = [1, 0, 3, 2]
+    assert rows == [{"image": str(paths[at]), "label": names[at].split("/")[0]} for at in order]
+
+
+def test_class_without_images_is_named(tmp_path: Path) -> None:
+    picture(tmp_path / "cat" / "1.png")
+    (tmp_path / "dog").mkdir()
+    found = fault_of(tmp_path)
+    assert (found.code, found.where) == ("SF101", {"file": str(tmp_path / "dog")})

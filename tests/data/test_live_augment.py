@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +13,8 @@ import pytest
 import torch
 
 import surefit
+from builders import noisy_net, numbered_vector, stop_at, weights_of
 from surefit.data.python import streams
-from surefit.encode.augment.array_augment import AugmentError
 from surefit.errors import UsageError
 
 MIXED = {"jitter": 0.1, "scale": 0.1, "mixup": 0.5}
@@ -29,11 +25,6 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "FIRST_ROWS", 60)
 
 
-def item(number: int) -> tuple[Any, int]:
-    values = np.random.default_rng(number).normal(size=4).astype("float32")
-    return values, int(values[0] > 0)
-
-
 class Live(torch.utils.data.Dataset[Any]):
     """Vectors with noise, drawn anew whenever they are read."""
 
@@ -41,7 +32,7 @@ class Live(torch.utils.data.Dataset[Any]):
         return 60
 
     def __getitem__(self, place: int) -> tuple[Any, int]:
-        values, label = item(place)
+        values, label = numbered_vector(place)
         return values + 0.01 * torch.randn(4).numpy(), label
 
 
@@ -49,7 +40,7 @@ class Endless(torch.utils.data.IterableDataset[Any]):
     """Vectors without an end."""
 
     def __iter__(self) -> Iterator[Any]:
-        yield from map(item, itertools.count())
+        yield from map(numbered_vector, itertools.count())
 
 
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -100,100 +91,26 @@ def test_a_mixed_row_is_blended_with_another_of_its_epoch(kind: str) -> None:
 
 
 def train(output: Path, kind: str, **options: Any) -> Any:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
     make, length = KINDS[kind]
     settings: dict[str, Any] = {**length, "batch_size": 16, "output": str(output), "lr": 0.01}
     settings |= {"features": {"augment": MIXED}}
     if "resume" in options:
         settings = {}
-    return surefit.train(data=make(), model=model, **{**settings, **options})
-
-
-def weights(run: Any) -> list[float]:
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).tolist()
+    return surefit.train(data=make(), model=noisy_net(), **{**settings, **options})
 
 
 @pytest.mark.parametrize(
     "kind", [k if k == "stream" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(kind: str, tmp_path: Path) -> None:
-    whole = weights(train(tmp_path / "whole", kind))
-
-    def stop(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 7:
-            raise KeyboardInterrupt
+    whole = weights_of(train(tmp_path / "whole", kind))
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "stopped", kind, save_every=2, callbacks=[stop])
-    assert weights(train(tmp_path, kind, resume=str(tmp_path / "stopped"))) == whole
+        train(tmp_path / "stopped", kind, save_every=2, callbacks=[stop_at(7)])
+    assert weights_of(train(tmp_path, kind, resume=str(tmp_path / "stopped"))) == whole
     if kind == "live":
-        assert weights(train(tmp_path / "workers", kind, workers=1)) == whole
-    assert weights(train(tmp_path / "plain", kind, features={})) != whole
-
-
-SCRIPT = """
-import sys, torch, surefit
-from surefit.data.python import streams
-streams.FIRST_ROWS = 60
-from test_live_augment import KINDS, MIXED
-torch.manual_seed(0)
-make, length = KINDS[sys.argv[1]]
-model = torch.nn.Linear(4, 2)
-surefit.train(data=make(), model=model, features={"augment": MIXED}, batch_size=8, lr=0.01,
-              grad_accum=int(sys.argv[2]), output=sys.argv[3], **length)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["live", "stream"])
-def test_two_processes_give_the_losses_of_one(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    losses = []
-    for count in (1, 2):
-        launched = ["-m", "torch.distributed.run", f"--nproc-per-node={count}", "--standalone"]
-        arguments = ["script.py", kind, str(2 // count), f"run{count}"]
-        done = subprocess.run(
-            [sys.executable, *launched, *arguments],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "CUDA_VISIBLE_DEVICES": "",
-                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-            },
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        lines = (tmp_path / f"run{count}" / "events.jsonl").read_text().splitlines()
-        events = [json.loads(line) for line in lines]
-        losses.append([event["loss"] for event in events if event["event"] == "step"])
-    assert len(losses[0]) == len(losses[1]) >= 9
-    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
-
-
-class Images(torch.utils.data.Dataset[Any]):
-    """Live images with masks of their bright pixels."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        image = np.random.default_rng(place).random((5, 8, 8), np.float32)
-        moved = np.roll(image, np.random.randint(8), 2)
-        return {"image": moved, "mask": (moved[0] > 0.5).astype("uint8")}
-
-
-def test_masks_of_live_images_move_with_them() -> None:
-    plan = surefit.check(
-        data=Images(), model=torch.nn.Conv2d(5, 2, 1), image={"augment": ["flip", "cutmix"]}
-    )
-    assert plan.ok, plan.findings
-    batch = plan.job.batch([0, 1, 2], 1)
-    pixels = plan.job.pipeline.encoder.fitted["pixels"]
-    bright = batch["pixel_values"][:, 0] * pixels["std"][0] + pixels["mean"][0] > 0.5
-    assert torch.equal(bright.long(), batch["labels"].long())
+        assert weights_of(train(tmp_path / "workers", kind, workers=1)) == whole
+    assert weights_of(train(tmp_path / "plain", kind, features={})) != whole
 
 
 class Said(torch.utils.data.Dataset[Any]):
@@ -222,7 +139,6 @@ def said() -> Iterator[dict[str, Any]]:
 def test_texts_are_copied_as_they_are_read(data: Any, options: dict[str, Any]) -> None:
     model = "tiny:bert"
     plan = surefit.check(data=data, model=model, augmentation_factor=2, **options)
-    assert plan.job is not None, plan.findings
     job, tokenizer = plan.job, plan.job.pipeline.encoder.tokenizer
     assert len(job.train) == plan.ledger.train_views > plan.ledger.train_rows
 
@@ -237,7 +153,6 @@ def test_texts_are_copied_as_they_are_read(data: Any, options: dict[str, Any]) -
         assert len(plain) < len(made)  # a row and its copy say the same
         assert len({*made}) > len(plain)  # in another form
     again = surefit.check(data=data, model=model, augmentation_factor=2, **options).job
-    assert again is not None
     ids = again.batch(np.arange(len(again.train)), 1)["input_ids"]
     assert [tokenizer.decode(row, skip_special_tokens=True) for row in ids] == second
 
@@ -247,14 +162,3 @@ def test_what_cannot_be_done_is_refused() -> None:
         plan_of("live", ["time_mask"])
     with pytest.raises(UsageError, match="a mixed row has two classes"):
         plan_of("stream", ["mixup"], loss={"class_weights": "balanced"})
-
-
-def test_rows_of_other_shapes_in_a_later_epoch_are_not_mixed() -> None:
-    job = plan_of("live", {"mixup": 1.0}).job
-
-    def read(index: int) -> dict[str, Any]:
-        return {**job.train.row(index), "features": np.zeros(4 + index % 2, "float32")}
-
-    place = next(p for p in range(20) if (job.augment.drawn(p, 1)["partner"] - p) % 2)
-    with pytest.raises(AugmentError, match="of the shapes"):
-        job.augment.row(place, 1, read)

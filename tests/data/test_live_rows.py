@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import surefit
-from builders import WORDS
+from builders import WORDS, noisy_net, stop_at, weights_of
 from surefit.data.python.live_rows import find_randomness
 from surefit.errors import RunFailedError
 
@@ -52,11 +52,11 @@ def test_randomness_is_found_by_reading_rows_again(draw: str) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("draw", "codes"), [("torch", {"SF124"}), ("none", {"SF122"})])
-def test_the_plan_says_how_rows_are_read(draw: str, codes: set[str]) -> None:
+@pytest.mark.parametrize(("draw", "how"), [("torch", "are drawn anew"), ("none", "were read once")])
+def test_the_plan_says_how_rows_are_read(draw: str, how: str) -> None:
     plan = surefit.check(data=Noisy(draw), model=torch.nn.Linear(4, 2))
-    assert {f.code for f in plan.findings} & {"SF122", "SF124", "SF125"} == codes
-    assert plan.job is not None
+    assert "SF125" not in {found.code for found in plan.findings}
+    assert any(how in note for note in plan.notes)
     pipeline, train = plan.job.pipeline, plan.job.train
     again = [pipeline.batch(train, [0, 1], epoch)["features"] for epoch in (0, 0, 1)]
     assert torch.equal(again[0], again[1])
@@ -72,33 +72,23 @@ def test_rows_that_no_seed_reproduces_are_a_warning() -> None:
 
 
 def train(output: Path, data: Any, **options: Any) -> Any:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 16, "lr": 0.01, "output": str(output)}
     if "resume" in options:
         settings = {}
-    return surefit.train(data=data, model=model, **settings, **options)
-
-
-def weights(run: Any) -> list[float]:
-    return torch.cat([p.detach().flatten() for p in run.model.parameters()]).tolist()
+    return surefit.train(data=data, model=noisy_net(), **settings, **options)
 
 
 @pytest.mark.slow
 def test_workers_loaders_and_resuming_give_the_same_weights(tmp_path: Path) -> None:
-    whole = weights(train(tmp_path / "whole", Noisy()))
-    assert weights(train(tmp_path / "workers", Noisy(), workers=1)) == whole
+    whole = weights_of(train(tmp_path / "whole", Noisy()))
+    assert weights_of(train(tmp_path / "workers", Noisy(), workers=1)) == whole
     loader = torch.utils.data.DataLoader(Noisy(), batch_size=7)
-    assert weights(train(tmp_path / "loader", loader)) == whole
-
-    def stop(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 3:
-            raise KeyboardInterrupt
+    assert weights_of(train(tmp_path / "loader", loader)) == whole
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "stopped", Noisy(), save_every=2, callbacks=[stop])
-    assert weights(train(tmp_path / "x", Noisy(), resume=str(tmp_path / "stopped"))) == whole
-    assert weights(train(tmp_path / "static", Noisy("none"))) != whole
+        train(tmp_path / "stopped", Noisy(), save_every=2, callbacks=[stop_at(3)])
+    assert weights_of(train(tmp_path / "x", Noisy(), resume=str(tmp_path / "stopped"))) == whole
+    assert weights_of(train(tmp_path / "static", Noisy("none"))) != whole
 
 
 class Said(torch.utils.data.Dataset[Any]):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 import surefit
+from surefit.checks.file_names import check_file_names
+from surefit.data.file_columns import kind_named
+from surefit.data.table import Source, Table, take_rows
+from surefit.data.text_sketches import common_pairs
 from surefit.errors import FindingError, UsageError
 from surefit.memory.process_memory import tree_bytes
 
@@ -106,21 +112,35 @@ def test_each_epoch_has_its_own_order_and_a_seek_goes_there(tmp_path: Path) -> N
     assert _equal(_batches(evaluation), _batches(evaluation))
 
 
-def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(tmp_path: Path) -> None:
+def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surefit.custom_loop.torch_loaders.tree_bytes", lambda: 10**9)
     np.save(
         tmp_path / "big.npy",
         np.lib.format.open_memmap(tmp_path / "all.npy", "w+", np.float32, (64, 999, 400)),
     )
-    next(iter(surefit.loaders(tmp_path / "big.npy", 1)[0]))  # what is imported for it is there
-    limit = tree_bytes() / 1e9 + 0.05
+    limit = 1.05
     with pytest.raises(FindingError) as caught:
         surefit.loaders(tmp_path / "big.npy", batch_size=64, max_memory_gb=limit)
     (found,) = caught.value.findings
     assert found.code == "SF450"
     fitting = int(found.fix.split("=")[1].split()[0])
     assert 1 <= fitting < 64
-    train, _ = surefit.loaders(tmp_path / "big.npy", fitting, max_memory_gb=limit + 0.02)
+    train, _ = surefit.loaders(tmp_path / "big.npy", fitting, max_memory_gb=limit)
     assert next(iter(train))["inputs_embeds"].shape == (fitting, 999, 400)
+
+
+def test_rows_that_exceed_the_memory_limit_are_shuffled_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("surefit.custom_loop.torch_loaders.tree_bytes", lambda: 0)
+    values = _shards(tmp_path / "data", rows=400)
+    for limit, block_rows in ((values.nbytes / 2e9, 256), (12, 1)):
+        train, _ = surefit.loaders(tmp_path / "data", 2, max_memory_gb=limit, eval_share=0)
+        order: Any = train.batch_sampler
+        assert order.batches.block_rows == block_rows
+        assert sorted(row for batch in order for row in batch) == list(range(1200))
 
 
 def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
@@ -169,3 +189,49 @@ def test_ragged_rows_are_not_held_when_they_are_joined(tmp_path: Path, form: str
     assert tree_bytes() - before < 30e6
     assert [len(data[place]["inputs_embeds"]) for place in (0, 7, 199)] == [100, 107, 299]
     assert float(data[7]["inputs_embeds"].mean()) == 107
+
+
+LONG = 100_000
+ROWS = 640
+WHOLE = LONG * ROWS
+
+
+@pytest.fixture
+def pool() -> Iterator[pa.MemoryPool]:
+    """Counts what Arrow allocates in the test."""
+    before = pa.default_memory_pool()
+    counted = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(counted)
+    yield counted
+    pa.set_memory_pool(before)
+
+
+def long_texts(column: str, text: str) -> Table:
+    first = pa.array(["a.png"], pa.large_string())  # the name of a file
+    chunk = pa.array([text * (LONG // len(text))] * 64, pa.large_string())
+    arrow = pa.table({column: pa.chunked_array([first, *[chunk] * (ROWS // 64)])})
+    return Table(arrow, (Source("rows.jsonl", 0),), "key")
+
+
+READERS: dict[str, Callable[[Table], Any]] = {
+    "check_file_names": lambda table: list(check_file_names(table, {"text": "text"})),
+    "kind_named": lambda table: kind_named(table, "text", lambda kind: True),
+    "rows": lambda table: sum(1 for _ in table.rows(range(0, ROWS, 2))),
+    "common_pairs": lambda table: common_pairs(table, ["text"], np.arange(ROWS)),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_column_of_long_texts_is_not_read_whole(name: str, pool: pa.MemoryPool) -> None:
+    table = long_texts("text", "many words ")
+    before = pool.bytes_allocated()
+    READERS[name](table)
+    assert pool.max_memory() - before < WHOLE / 2
+
+
+def test_neighbouring_rows_are_not_copied(pool: pa.MemoryPool) -> None:
+    rows = pa.table({"a": np.zeros(1_000_000)})
+    before = pool.bytes_allocated()
+    taken = take_rows(rows.to_batches(), np.array([1_000_000]), np.arange(10, 900_000))
+    assert taken.num_rows == 899_990
+    assert pool.max_memory() - before < 100_000

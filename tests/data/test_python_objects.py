@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 import surefit
-from builders import MeanPool, fault_of, feature_rows
-from opening import entry_files
+from builders import MeanPool, feature_rows
+from opening import entry_files, fault_of
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS
@@ -84,21 +83,10 @@ def test_key_is_of_the_content(name: str) -> None:
     assert open_table(ROWS).key != open_table(ROWS[::-1]).key
 
 
-def test_shuffled_dataset_keeps_its_order() -> None:
-    data = datasets.Dataset.from_dict({"x": list(range(3000))}).shuffle(seed=5)
-    assert [row["x"] for row in open_table(data).rows()] == list(data["x"])
-
-
 def test_dataset_with_a_transform_gives_transformed_rows() -> None:
     data = datasets.Dataset.from_dict({"x": [1, 2]})
     data.set_transform(lambda batch: {"x": [10 * value for value in batch["x"]]})
     assert [row["x"] for row in open_table(data).rows()] == [10, 20]
-
-
-def test_dataset_dict_names_what_it_leaves_out() -> None:
-    data = datasets.Dataset.from_dict({"x": [1, 2]})
-    (found,) = open_table(datasets.DatasetDict(train=data, test=data)).findings
-    assert (found.code, "not used: test" in found.message) == ("SF121", True)
 
 
 def test_pandas_blanks_are_missing_and_cells_may_hold_arrays() -> None:
@@ -131,12 +119,7 @@ def test_items_of_a_dataset(name: str) -> None:
     item, shapes = ITEMS[name]
     table = open_table(Items(item))
     assert {key: np.shape(value) for key, value in table.row(5).items()} == shapes
-    assert [found.code for found in table.findings] == ["SF122"]
-
-
-def test_half_precision_is_read() -> None:
-    rows = list(open_table(Items(lambda i: torch.ones(2, dtype=torch.bfloat16) * i, 2)).rows())
-    assert rows[1]["features"].tolist() == [1.0, 1.0]
+    assert "were read once" in table.findings[0].message
 
 
 def divided(index: int) -> tuple[float, int]:
@@ -222,15 +205,7 @@ def test_loader_is_read_once_in_its_order_and_says_so() -> None:
         orders.append([row["label"] for row in table.rows()])
     assert orders[0] == orders[1] != sorted(orders[0])
     (found,) = table.findings
-    assert (found.code, found.severity) == ("SF122", "info")
     assert "9 of the DataLoader's 10 rows" in found.message
-
-
-def test_random_items_are_drawn_alike_each_time() -> None:
-    data = Items(lambda i: (torch.randn(2) + random.random() + np.random.rand(), i))
-    state = random.getstate()
-    assert open_table(data).key == open_table(data).key
-    assert random.getstate() == state
 
 
 VALUES = st.one_of(
@@ -256,24 +231,6 @@ def test_columns_grow_in_one_pass(rows: list[tuple[Any, Any]], data: st.DataObje
     for (array, _), row in zip(rows, opened, strict=True):
         if any(value is not None for value, _ in rows):
             np.testing.assert_array_equal(row["x"], np.ones((0, 2)) if array is None else array)
-
-
-@pytest.mark.slow
-def test_training_on_a_dataset_equals_training_on_its_rows(tmp_path: Path) -> None:
-    rows = feature_rows(40)
-    data = Items(lambda i: (torch.from_numpy(rows[i]["features"]), rows[i]["label"]), 40)
-    histories = []
-    for name, given_data in (
-        ("rows", rows),
-        ("items", data),
-        ("loader", DataLoader(data, batch_size=1)),
-    ):
-        torch.manual_seed(0)
-        run = surefit.train(
-            data=given_data, model=MeanPool(), max_steps=4, output=str(tmp_path / name)
-        )
-        histories.append([event["loss"] for event in run.history if event["event"] == "step"])
-    assert histories[0] == histories[1] == histories[2]
 
 
 def pad_by_hand(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -321,3 +278,37 @@ def test_collate_fn_that_gives_too_little_is_named(tmp_path: Path) -> None:
     )
     assert not plan.ok
     assert "attention_mask" in plan.findings[-1].message
+
+
+NAMES = ["ham", "spam"]
+
+
+@pytest.fixture
+def data() -> Any:
+    features = datasets.Features(
+        {
+            "text": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=NAMES),
+            "tags": datasets.Sequence(datasets.ClassLabel(names=["O", "B-X"])),
+            "count": datasets.Value("int64"),
+        }
+    )
+    columns = {"text": ["a", "b", "c"], "label": [1, 0, -1], "tags": [[0, 1], [], [1]]}
+    return datasets.Dataset.from_dict({**columns, "count": [1, 0, 1]}, features=features)
+
+
+@pytest.mark.parametrize("how", ["object", "chosen rows", "folder", "parquet"])
+def test_names_stand_for_their_numbers(data: Any, how: str, tmp_path: Path) -> None:
+    opened: Any = data
+    if how == "chosen rows":
+        opened = data.select([2, 1, 0]).select([2, 1, 0])
+    elif how == "folder":
+        data.save_to_disk(tmp_path / "saved")
+        opened = tmp_path / "saved"
+    elif how == "parquet":
+        data.to_parquet(tmp_path / "a.parquet")
+        opened = tmp_path / "a.parquet"
+    rows = list(open_table(opened).rows())
+    assert [row["label"] for row in rows] == ["spam", "ham", None]
+    assert [row["tags"] for row in rows] == [["O", "B-X"], [], ["B-X"]]
+    assert [row["count"] for row in rows] == [1, 0, 1]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 import surefit
-from builders import write_jsonl
-from surefit.data.split import find_contradictions, split_by_input
+from surefit.data.split import split_by_input
 
 Row = dict[str, Any]
 
@@ -24,7 +21,6 @@ def codes(plan: surefit.Plan) -> list[str]:
 
 def sides(plan: surefit.Plan) -> tuple[list[int], list[int]]:
     """Row numbers of the training and the validation set."""
-    assert plan.job is not None
     stores = (plan.job.train, plan.job.validation)
     return tuple(sorted({*store.source_row.tolist()}) for store in stores)  # type: ignore[return-value]
 
@@ -132,46 +128,17 @@ def test_no_input_is_in_both_sets(name: str) -> None:
     assert plan.ok, [found.message for found in plan.findings]
     assert inputs_on_both_sides(plan, rows, key) == set()
     assert len(sides(plan)[1]) == 32
-    assert {"SF223", "SF224", "SF225"} & {*codes(plan)}
-    assert "SF222" not in codes(plan)
-
-
-def test_images_are_compared_by_content(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    rows = []
-    for place in range(10):
-        picture = Image.fromarray(draw.integers(0, 255, (8, 8, 3), np.uint8))
-        for again in range(4):
-            file = f"{place}-{again}.png"
-            picture.save(tmp_path / file)
-            rows.append({"image": file, "label": "xy"[again % 2]})
-    data = write_jsonl(tmp_path / "rows.jsonl", rows)
-    plan = surefit.check(
-        data=str(data), model="tiny:vit", task="image-classification", accept=["SF225"]
-    )
-    assert plan.ok, [found.message for found in plan.findings]
-    assert inputs_on_both_sides(plan, rows, lambda row: row["image"].split("-")[0]) == set()
-    assert "SF225" in codes(plan)  # all images have two labels
-
-
-def test_contradictions_are_named() -> None:
-    rows = [{"text": f"about {word}", "label": "xy"[n % 2]} for n, word in enumerate(WORDS)]
-    rows += [{"text": "about bite", "label": "x"}, {"text": "ABOUT bone!", "label": "y"}]
-    plan = surefit.check(data=rows, model="tiny:bert", task="text-classification")
-    (found,) = [found for found in plan.findings if found.code == "SF223"]
-    assert found.severity == "warning"
-    assert found.where["row"] == 1
-    assert "2 of 50 rows" in found.message
-    assert "rows 1 and 48" in found.message  # a text in capitals is not the same text
+    shared = [note for note in plan.notes if "but another target" in note]
+    assert shared or {"SF223", "SF225"} & {*codes(plan)}
+    assert not any("have the input of a training row" in note for note in plan.notes)
 
 
 def test_answers_to_one_prompt_are_no_contradiction() -> None:
     rows = [{"prompt": f"Say {word}", "completion": word} for word in WORDS]
     rows += [{"prompt": "Say bale", "completion": "Bale it is"}]
     plan = surefit.check(data=rows, model="tiny:llama", task="sft")
-    (found,) = [found for found in plan.findings if found.code in ("SF223", "SF224")]
-    assert (found.code, found.severity) == ("SF224", "info")
-    assert "rows 0 and 48" in found.message
+    assert "SF223" not in codes(plan)
+    assert any("rows 0 and 48" in note for note in plan.notes)
 
 
 # Data whose rows share their inputs by nature
@@ -188,7 +155,8 @@ def test_one_instruction_for_most_rows(others: int) -> None:
     assert len(validation) == round(0.1 * len(rows))
     poems = sum(row < 100 for row in validation)
     assert 0 < poems < len(validation) or others == 0
-    assert ("SF222" in codes(plan)) == (poems > 0)
+    shared = any("validation rows have the input of a" in note for note in plan.notes)
+    assert shared == (poems > 0)
     assert plan.ok
 
 
@@ -196,28 +164,8 @@ def test_copies_of_rows_with_one_instruction_are_kept() -> None:
     rows = [{"prompt": "Write a poem.", "completion": f"Of {n} {WORDS[n % 48]}"} for n in range(50)]
     options: Any = {"augmentation_factor": 3, "augment": {"changes": ["case", "spacing"]}}
     plan = surefit.check(data=rows, model="tiny:llama", task="sft", **options)
-    assert plan.ledger is not None
     assert plan.ledger.dropped_views == {}
     assert plan.ledger.train_views == 3 * 45
-
-
-def test_few_inputs_one_of_them_is_the_validation_set() -> None:
-    rows = [{"text": f"about {WORDS[n % 5]}", "label": "xy"[n // 5 % 2]} for n in range(100)]
-    plan = surefit.check(data=rows, model="tiny:bert", task="text-classification", accept=["SF225"])
-    assert inputs_on_both_sides(plan, rows, lambda row: row["text"]) == set()
-    assert len(sides(plan)[1]) == 20
-
-
-def test_rows_of_few_categories_have_a_validation_set() -> None:
-    draw = np.random.default_rng(0)
-    rows = [
-        {"a": str(draw.choice(["r", "g"])), "b": bool(draw.integers(2)), "label": "xy"[n % 2]}
-        for n in range(400)
-    ]
-    plan = surefit.check(data=rows, model="tiny:mlp", task="tabular-classification")
-    train, validation = sides(plan)
-    assert train
-    assert validation
 
 
 @given(
@@ -241,23 +189,7 @@ def test_both_sets_have_rows_and_equal_rows_stay_together(
     assert (split.num_shared > 0) == bool(shared)
 
 
-def test_places_of_contradictions() -> None:
-    inputs = np.array([5, 0, 5, 6, 0, 6, 5], np.uint64)
-    whole = np.array([1, 2, 1, 3, 4, 3, 9], np.uint64)
-    assert sorted(find_contradictions(inputs, whole).tolist()) == [0, 2, 6]  # 0: without content
-
-
 # Evaluation data of the user's
-
-
-def test_overlap_of_evaluation_data_by_input() -> None:
-    rows = [{"prompt": f"Say {word}", "completion": word} for word in WORDS]
-    shown = [{"prompt": "Say new", "completion": "a"}, {"prompt": "say BALE!", "completion": "b"}]
-    shown += [rows[3]]
-    plan = surefit.check(data=rows, eval_data=shown, model="tiny:llama", task="sft")
-    (found,) = [found for found in plan.findings if found.code == "SF210"]
-    assert found.where["row"] == 1
-    assert found.message.startswith("2 of 3 validation rows have the input of a training row, 1 of")
 
 
 def test_one_instruction_in_both_files_is_no_overlap() -> None:
@@ -284,8 +216,6 @@ def test_copies_equal_to_validation_rows_are_discarded_and_counted(given: str) -
     if given == "file":
         options |= {"data": rows[::2], "eval_data": rows[1::2][:32]}
     plan = surefit.check(**options, model="tiny:llama", task="sft")
-    assert plan.ledger is not None
-    assert plan.job is not None
     train, validation = plan.job.train, plan.job.validation
     tokenizer = plan.job.pipeline.encoder.tokenizer
 
@@ -298,5 +228,5 @@ def test_copies_equal_to_validation_rows_are_discarded_and_counted(given: str) -
     discarded = plan.ledger.dropped_views["validation_row"]
     assert discarded > 0
     assert plan.ledger.train_views == len(train) == 8 * plan.ledger.train_rows - discarded
-    (found,) = [found for found in plan.findings if found.code == "SF292"]
-    assert f"{discarded} of " in found.message
+    said = [note for note in plan.notes if "have the input of a validation row" in note]
+    assert said[0].startswith(f"{discarded} of ")

@@ -14,14 +14,17 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
-from surefit.encode.augment.image_changes import ImageChanges
-from surefit.encode.augment.mixing import LABELS, SHARE, mix
-from surefit.encode.augment.series_changes import SeriesChanges
+from surefit.encode.augment.array_changes import (
+    LABELS,
+    SHARE,
+    ImageChanges,
+    SeriesChanges,
+    mix,
+)
 from surefit.errors import UsageError
-from surefit.inspection.row_view import show_row
-from surefit.pipeline.job import Job
+from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
-from surefit.report.augmented_rows import make_examples
+from surefit.report.examples import make_examples
 from surefit.tasks.classes import class_loss
 
 EVERY = ["flip", "flip_vertical", "rotate", "crop", "shift", "brightness", "contrast", "saturation"]
@@ -114,8 +117,6 @@ def test_a_row_depends_on_seed_epoch_and_row_alone() -> None:
         assert torch.equal(reordered[name], torch.cat([batch[name] for batch in alone]))
     assert not torch.equal(job.batch(np.arange(12), 2)["pixel_values"], whole["pixel_values"])
     other = job_of(plan_images([*EVERY, "erase", "mixup", "cutmix"], seed=1))
-    assert other.augment is not None
-    assert job.augment is not None
     assert other.augment.drawn(0, 0) != job.augment.drawn(0, 0)
     partners = {job.augment.drawn(row, 0)["partner"] for row in range(len(job.train))}
     assert partners - {*range(8)}, "partners come from all rows, and not from a batch"
@@ -249,7 +250,6 @@ def test_spectrograms_are_masked_over_time_and_mel_bands(tmp_path: Path) -> None
     changes = {"time_mask": 0.9, "channel_mask": 0.5}
     plan = surefit.check(data=tone_rows(24), model=module, audio={"augment": changes})
     job = job_of(plan)
-    assert job.augment is not None
     kind = job.augment.kind
     assert isinstance(kind, SeriesChanges)
     shape = job.train.value(kind.column, 0).shape  # channel, mel, time
@@ -262,33 +262,3 @@ def test_spectrograms_are_masked_over_time_and_mel_bands(tmp_path: Path) -> None
     waves = eval(MODULES["waveform"], {"nn": nn, "n": 3})
     with pytest.raises(UsageError, match="waveforms, of one channel"):
         surefit.check(data=tone_rows(24), model=waves, audio={"augment": "channel_mask"})
-
-
-def test_images_are_shown_before_training_and_by_inspect(tmp_path: Path) -> None:
-    run_path = tmp_path / "run"
-    shown: list[str] = []
-
-    def look(event: Any) -> None:
-        if event.get("step") == 1:
-            shown.append((run_path / "report.html").read_text("utf-8"))
-
-    options: dict[str, Any] = {"data": shape_rows(30), "model": Pooled(), "epochs": 1}
-    surefit.train(
-        **options, image={"augment": ["flip", "mixup"]}, output=str(run_path), callbacks=[look]
-    )
-    assert shown[0].count("data:image/png;base64,") == 4 * 4
-    assert "blended with row" in shown[0]
-    plan = plan_images({"rotate": 30, "flip": True})
-    job = job_of(plan)
-    row = int(job.train.source_row[0])
-    seen = show_row(surefit.data.open_data.open_table(shape_rows(30)), row, job)["augmented"]
-    assert [*seen] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert "rotated by" in seen["epoch 1"]
-
-
-def test_time_and_memory_count_the_augmentation() -> None:
-    plain, with_it = plan_images([]).fit, plan_images(EVERY).fit
-    assert plain is not None
-    assert with_it is not None
-    assert "augmentation" not in plain.parts
-    assert with_it.parts["augmentation"] == 8 * 3 * 32 * 32 * 4

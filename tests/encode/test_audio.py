@@ -15,8 +15,12 @@ from tones import wav
 
 from surefit.encode.audio import audio_files
 from surefit.encode.audio.audio_files import look_at, read_waveform, require_audio
-from surefit.encode.audio.audio_format import AudioFormat
-from surefit.encode.audio.log_mel import SILENCE, log_mel, num_frames
+from surefit.encode.audio.audio_format import (
+    SILENCE,
+    AudioFormat,
+    log_mel,
+    num_frames,
+)
 from surefit.encode.encoded_row import RowFaultError
 from surefit.errors import UsageError
 

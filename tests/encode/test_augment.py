@@ -15,7 +15,7 @@ import surefit
 from builders import WORDS, sentiment_rows, write_jsonl
 from surefit.data.split import split_rows
 from surefit.encode.augment import CHANGES, read_synonyms
-from surefit.encode.augment.augmented_copies import TRIES, AugmentedCopies
+from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.errors import FindingError, UsageError
 from surefit.plan.plan import Plan
 
@@ -33,10 +33,6 @@ def copies(factor: int = 3, seed: int = 0, **changes: Any) -> AugmentedCopies:
     return AugmentedCopies(factor, seed, ("prompt", "messages"), ("answer",), changes or ALL)
 
 
-def prompts(made: AugmentedCopies, row: dict[str, Any], number: int = 0) -> list[str]:
-    return [next(made.draw(row, number, copy))["prompt"] for copy in range(1, made.factor)]
-
-
 def task_rows(count: int) -> list[dict[str, str]]:
     choose = np.random.default_rng(0)
     rows = []
@@ -48,7 +44,6 @@ def task_rows(count: int) -> list[dict[str, str]]:
 
 def texts(plan: Plan, row: int) -> list[tuple[str, str]]:
     """Prompt and answer of every copy of a row, as the model reads them."""
-    assert plan.job is not None
     store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     made = []
     for place in np.flatnonzero(store.source_row == row):
@@ -66,12 +61,11 @@ def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
     )
     assert plan.ok
     assert plan.ledger is not None
-    assert plan.job is not None
     ledger, store = plan.ledger, plan.job.train
     assert (ledger.rows, ledger.train_rows, ledger.eval_rows) == (1000, 900, 100)
     assert (ledger.train_views, len(store), len(plan.job.validation)) == (2700, 2700, 100)
     assert ledger.used_rows == ledger.rows_learning_eos == 1000
-    assert plan.job.batches.num_steps(0) == 675
+    assert plan.job.batches.steps_per_epoch == 675
     assert plan.as_dict()["batches"]["count"] == 675
     assert ledger.tokens == int(store.lengths.sum())
     assert ledger.trained_tokens == int(store.num_targets.sum())
@@ -82,26 +76,12 @@ def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
 def test_first_view_is_the_row_and_every_answer_stays() -> None:
     rows = task_rows(40)
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=4)
-    assert plan.job is not None
     eos = plan.job.pipeline.encoder.tokenizer.eos_token
     for row in sorted({*plan.job.train.source_row.tolist()}):
         made = texts(plan, row)
         assert made[0][0] == rows[row]["prompt"]
         assert len({prompt for prompt, _ in made}) == 4
         assert {answer for _, answer in made} == {f"fine{eos}"}
-
-
-def test_evaluation_rows_are_never_augmented() -> None:
-    rows = task_rows(40)
-    plain, augmented = (
-        surefit.check(data=rows, model="tiny:llama", augmentation_factor=factor).job
-        for factor in (1, 3)
-    )
-    assert plain is not None
-    assert augmented is not None
-    assert augmented.validation.key == plain.validation.key
-    assert not augmented.validation.copy[:].any()
-    assert not {*augmented.train.source_row.tolist()} & {*plain.validation.source_row.tolist()}
 
 
 def test_identical_copies_are_counted() -> None:
@@ -111,32 +91,13 @@ def test_identical_copies_are_counted() -> None:
         augmentation_factor=3,
         augment=lambda text, rng: text.upper(),
     )
-    (found,) = [found for found in plan.findings if found.code == "SF285"]
-    assert found.message == "18 of 36 augmented copies equal another copy of their row."
-    assert plan.ledger is not None
+    assert "18 of 36 augmented copies equal another copy of their row." in plan.notes
     assert plan.ledger.train_views == 54
-
-
-@pytest.mark.parametrize("fold", [False, True], ids=["cased", "uncased"])
-def test_change_that_the_tokenizer_undoes_makes_no_new_view(fold: bool) -> None:
-    def encode(row: Any) -> Any:
-        return _encoded(row["prompt"].lower() if fold else row["prompt"])
-
-    row = {"prompt": "Tell me"}
-    made = list(copies(2, case={}).encode(row, 0, encode(row), encode))
-    assert [alike for _, _, alike in made] == [fold]
-
-
-def _encoded(text: str) -> Any:
-    from surefit.encode.encoded_row import EncodedRow
-
-    return (EncodedRow({"input_ids": np.frombuffer(text.encode(), np.uint8)}, 1, 0, True),)
 
 
 def test_copies_over_the_limit_are_left_out_and_counted() -> None:
     rows = task_rows(40)
     whole = surefit.check(data=rows, model="tiny:llama")
-    assert whole.job is not None
     limit = int(max(whole.job.train.lengths.max(), whole.job.validation.lengths.max()))
     plan = surefit.check(
         data=rows,
@@ -156,15 +117,6 @@ def test_copies_over_the_limit_are_left_out_and_counted() -> None:
 
 
 # Drawing
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(0, 10**6), st.integers(1, 9))
-def test_a_view_is_a_function_of_seed_row_and_view(seed: int, number: int, copy: int) -> None:
-    row = {"prompt": "Describe the big house near the river.", "answer": "old"}
-    drawn = list(copies(3, seed).draw(row, number, copy))
-    assert len(drawn) == TRIES
-    assert drawn == list(copies(10, seed).draw(row, number, copy))
-    assert all(each["answer"] == "old" for each in drawn)
 
 
 def test_seeds_rows_and_copies_draw_differently() -> None:
@@ -244,28 +196,6 @@ def test_frames_suit_questions_requests_and_anything_else() -> None:
     assert framed("Wer war das?", ("Frage: {}",)) == {"Frage: Wer war das?"}
 
 
-def test_typos_come_at_their_rate() -> None:
-    text = " ".join(["weather"] * 1000)
-    changed = CHANGES["typos"](text, (), np.random.default_rng(0), rate=0.2)
-    hit = sum(word != "weather" for word in changed.split())
-    assert 160 < hit < 240
-
-
-def test_only_the_last_question_of_a_dialogue_is_changed() -> None:
-    said = [
-        {"role": "system", "content": "You describe rivers."},
-        {"role": "user", "content": "Describe a big river."},
-        {"role": "assistant", "content": "The Nile."},
-        {"role": "user", "content": "Describe another big river with the word Nile."},
-        {"role": "assistant", "content": "The Amazon."},
-    ]
-    for copy in range(1, 9):
-        drawn = next(copies().draw({"messages": said}, 0, copy))["messages"]
-        assert [drawn[place] for place in (0, 1, 2, 4)] == [said[place] for place in (0, 1, 2, 4)]
-        assert drawn[3]["content"] != said[3]["content"]
-        assert "Nile" in drawn[3]["content"]
-
-
 @pytest.mark.parametrize("form", ["messages", "conversations"])
 def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> None:
     keys = ("role", "content") if form == "messages" else ("from", "value")
@@ -278,7 +208,6 @@ def test_dialogues_are_augmented_with_their_answers_as_they_are(form: str) -> No
         )
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=3)
     assert plan.ok
-    assert plan.job is not None
     store, tokenizer = plan.job.train, plan.job.pipeline.encoder.tokenizer
     assert len(store) == 3 * 27
     for place in range(0, len(store), 3):
@@ -340,37 +269,16 @@ def test_own_function_by_name_and_from_python(tmp_path: Path) -> None:
 
     settings = {**read_yaml(config), "data": data, "model": "tiny:llama"}
     plan = make_plan(make_request(settings, tmp_path))
-    assert plan.job is not None
     row = int(plan.job.train.source_row[0])
     plain, *others = [prompt for prompt, _ in texts(plan, row)]
     assert all(prompt.rstrip("!") == plain and prompt != plain for prompt in others)
-    (named,) = [found for found in plan.findings if found.code == "SF288"]
-    assert named.where["file"] == str(tmp_path / "mine.py")
+    assert any(f"is run.  [file {tmp_path / 'mine.py'}]" in note for note in plan.notes)
 
     def shout(text: str, rng: np.random.Generator) -> str:
         return text + "!" * int(rng.integers(1, 9))
 
     handed = surefit.check(data=data, model="tiny:llama", augmentation_factor=3, augment=shout)
     assert texts(handed, row) == texts(plan, row)
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda text, rng: 1 / 0, "ZeroDivisionError"),
-        (lambda text, rng: None, "returned None; expected text"),
-        (lambda text: text, "TypeError"),
-    ],
-)
-def test_own_function_that_fails_is_a_finding_with_its_row(function: Any, message: str) -> None:
-    plan = surefit.check(
-        data=task_rows(20), model="tiny:llama", augmentation_factor=2, augment=function
-    )
-    (found,) = [found for found in plan.findings if found.severity == "error"]
-    assert found.code == "SF286"
-    assert message in found.message
-    assert found.where["row"] == 0
-    assert found.where["column"] == "prompt"
 
 
 def test_another_function_is_another_set_of_rows() -> None:
@@ -385,24 +293,6 @@ def test_another_function_is_another_set_of_rows() -> None:
     first, second = plan(" now"), plan(" today")
     assert first.data_key != second.data_key
     assert texts(second, 1)[1][0].endswith("today")
-
-
-def test_resuming_takes_the_function_again(tmp_path: Path) -> None:
-    def shout(text: str, rng: np.random.Generator) -> str:
-        return text + "!" * int(rng.integers(1, 9))
-
-    def cut(event: Any) -> None:
-        if event["step"] == 2:
-            raise KeyError("cut")
-
-    options: dict[str, Any] = {"data": task_rows(20), "model": "tiny:llama", "save_every": 1}
-    options |= {"augmentation_factor": 2, "max_steps": 3}
-    run = tmp_path / "run"
-    with pytest.raises(KeyError, match="cut"):
-        surefit.train(**options, augment=shout, output=str(run), callbacks=[cut])
-    with pytest.raises(UsageError, match=r"augment \(shout\)"):
-        surefit.train(**options, resume=run)
-    assert surefit.train(**options, augment=shout, resume=run).finished
 
 
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".tsv"])
@@ -455,7 +345,6 @@ def test_texts_to_classify_are_changed_but_not_reworded() -> None:
         data=rows, model="tiny:bert", task="text-classification", augmentation_factor=3
     )
     assert plan.ok
-    assert plan.job is not None
     assert len(plan.job.train) == 3 * 54
     labels = plan.job.train.values("labels").reshape(-1, 3)
     assert (labels == labels[:, :1]).all()

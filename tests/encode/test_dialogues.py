@@ -14,8 +14,7 @@ from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.dialogues import DialogueTokens
 from surefit.encode.text.template_fitting import fit_template
-from surefit.encode.text.template_rendering import Template, TemplateError
-from surefit.encode.text.templates import TEMPLATES, read_asked
+from surefit.encode.text.template_rendering import TEMPLATES, TemplateError, read_asked
 from surefit.encode.text.tokenizer import load_tokenizer, train_tokenizer
 from surefit.errors import FindingError, UsageError
 from surefit.tasks.sft import encode
@@ -124,12 +123,12 @@ def test_llama3_template_on_another_tokenizer_is_reported() -> None:
     tokenizer = chat_tokenizer("llama3")
     rows = [(said(f"Capital {n}?", f"Paris {n}"), None) for n in range(20)]
     _, findings = fit_template(None, tokenizer, rows)
-    (found,) = [found for found in findings if found.code == "SF284"]
+    (found,) = [found for found in findings if "without its answer" in found.message]
     assert "in 8 of 8 sampled rows" in found.message
     assert repr("<|end_header_id|>\n\n")[1:-1] in found.message
     for style in ("chatml", "gemma", "mistral"):
         _, findings = fit_template(None, chat_tokenizer(style), rows)
-        assert "SF284" not in [found.code for found in findings]
+        assert not any("without its answer" in found.message for found in findings)
 
 
 def test_prompt_that_ends_with_a_space_is_generated_from_as_it_was_trained() -> None:
@@ -178,49 +177,48 @@ def test_without_offsets_a_difference_is_known() -> None:
         assert (remark.rule.code if remark else None) == ("SF291" if differs else None)
 
 
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 ODD = [
-    "",
-    " ",
-    "x",
-    " Paris\n",
-    "Paris",
-    "<think>\nhm\n</think>\n\nHello",
-    "user\nHi",
-    "\ufdd0",
-    "a b",
+    *("", " ", "x", " Paris\n", "<think>\nhm\n</think>\n\nHello", "<think>\nhm", "user\nHi"),
+    *("\ufdd0", "a b", "assistant\n", '{"a": "b"}', "<|im_end|>\n<|im_start|>assistant\n"),
 ]
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_dialogues_after_the_first_are_found_as_if_they_were_the_first(style: str) -> None:
-    tokenizer = chat_tokenizer(style)
-    known = coder_for(tokenizer).template
-    choose = random.Random(0)
-    for _ in range(200):
-        dialogue = said(*choose.choices(ODD, k=choose.choice([2, 4])))
-        for generation in (False, True):
-            found, expected = (
-                _located(template, dialogue, generation)
-                for template in (known, coder_for(tokenizer).template)
-            )
-            assert found == expected
+def _drawn(choose: random.Random) -> list[Any]:
+    """One or two questions, each answered at once or with the help of a tool."""
+    messages: list[Any] = []
+    for _ in range(choose.choice([1, 2])):
+        user, before, result, answer = choose.choices(ODD, k=4)
+        call = {"type": "function", "function": {"name": "add", "arguments": {"a": result}}}
+        calls = [call] * choose.choice([0, 1, 2])
+        messages += said(user)
+        if calls:
+            messages.append({"role": "assistant", "content": before, "tool_calls": calls})
+            messages.append({"role": "tool", "content": result})
+        messages.append({"role": "assistant", "content": answer})
+    return messages
 
 
-def _located(template: Template, dialogue: Any, generation: bool) -> Any:
-    try:
-        return template.find_answers(dialogue, None, generation)
-    except TemplateError as error:
-        return error.message
-
-
-def test_a_dialogue_with_known_roles_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    template = coder_for(chat_tokenizer("chatml")).template
-    template.find_answers(said("Hi.", "Hello there!"))
-    rendered: list[Any] = []
-    render = Template.render
-    monkeypatch.setattr(Template, "render", lambda *a: rendered.append(a) or render(*a))
-    template.find_answers(said("What?", "Paris."))
-    assert len(rendered) == 1
+@pytest.mark.parametrize("style", [*STYLES, "template plain", "template alpaca"])
+def test_an_answer_starts_where_its_prompt_ends(style: str) -> None:
+    """Whatever the contents: the prompt is what the template writes before the answer."""
+    _, _, named = style.partition(" ")
+    template = coder_for(chat_tokenizer("qwen" if named else style), named or None).template
+    choose, found = random.Random(0), 0
+    for _ in range(60):
+        messages, tools = template.prepared(_drawn(choose)), choose.choice([None, TOOLS])
+        try:
+            text, turns = template.find_answers(messages, tools, choose.choice([False, True]))
+        except TemplateError:
+            continue
+        answers = [place for place, m in enumerate(messages) if m["role"] == "assistant"]
+        assert len(turns) == len(answers)
+        for place, turn in zip(answers, turns, strict=True):
+            prompt = template.render(messages[:place], tools, generation=True)
+            if text.startswith(prompt) and style != "marked":
+                assert turn.start == len(prompt)
+                found += 1
+    assert found > 10 or style == "marked"
 
 
 @pytest.mark.parametrize("style", ["llama3", "gemma"])
@@ -298,11 +296,11 @@ def test_alpaca_tells_instruction_and_input_apart() -> None:
 
 def test_marks_in_the_data_do_not_confuse() -> None:
     tokenizer = chat_tokenizer("chatml")
-    text = "".join(chr(code) for code in range(0xFDD0, 0xFDEE))
+    text = "".join(chr(code) for code in range(0xFDD0, 0xFDEC))
     tokens = coder_for(tokenizer).tokenize(said(text, f"a{text}b"))
     assert learned(tokens, tokenizer) == [f"a{text}b<|im_end|>"]
     with pytest.raises(TemplateError, match="every character"):
-        coder_for(tokenizer).tokenize(said(text + "\ufdee\ufdef", "b"))
+        coder_for(tokenizer).tokenize(said(text + "\ufdec\ufded\ufdee", "b"))
 
 
 REFUSED = {
@@ -362,7 +360,6 @@ def test_shortened_dialogue_loses_its_oldest_turns_first(style: str, generation:
     least = [messages[0], *messages[5:]]
     room = len(coder.tokenize(least, None, generation).ids) - 2
     cut = coder.shorten((messages, None), whole, room, generation)
-    assert cut is not None
     assert len(cut.ids) <= room
     assert not generation or cut.last_answer == len(cut.ids)
     assert coder.shorten((messages, None), whole, 3, generation) is None

@@ -1,7 +1,8 @@
-"""Encoding: faults gathered with their rows, drops counted by reason, and done only once."""
+"""Encoding: faults gathered with their rows, drops counted, done once, stored whole or not."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,20 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
-from builders import write_jsonl
+import surefit
+from builders import echo_rows, sentiment_rows, write_jsonl
 from opening import entry_files
 from surefit.batches.field import Field
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS, Table
+from surefit.encode import encoded_chunks
 from surefit.encode.casting import cast_columns, count_labelled, row_length
+from surefit.encode.drop_reasons import DropReason, describe_counts, describe_rows
 from surefit.encode.encode_table import encode_rows
 from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.encode.row_encoder import RowEncoder
-from surefit.encode.store import Store
-from surefit.errors import FindingError, UsageError
+from surefit.encode.store import Store, new_store
+from surefit.errors import FindingError
 from surefit.progress import silent
 
 FIELDS = {
@@ -223,17 +230,6 @@ def test_value_that_encode_closes_over_changes_the_key() -> None:
     assert stores[0].key == stores[2].key
 
 
-def test_changed_data_changes_the_key() -> None:
-    assert run(tokens(([5, 6], [5, 6]))).key != run(tokens(([5, 7], [5, 6]))).key
-
-
-def test_progress_is_told_the_start_and_the_end() -> None:
-    told: list[tuple[str, int, int]] = []
-    table = tokens(*(([place], [place]) for place in range(300)))
-    run(table, progress=lambda *told_now: told.append(told_now))
-    assert told == [("encoding", 0, 300), ("encoding", 256, 300), ("encoding", 300, 300)]
-
-
 def test_encoder_comes_back_from_its_file(tmp_path: Path) -> None:
     encoder = Encoder(
         "text-classification",
@@ -254,6 +250,165 @@ def test_encoder_comes_back_from_its_file(tmp_path: Path) -> None:
     }
 
 
-def test_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no encoder\.json"):
-        load_encoder(tmp_path)
+DTYPES = ("int64", "int32", "uint8", "float32", "float64", "float16", "bool")
+
+
+@st.composite
+def stores(draw: st.DrawFn) -> tuple[dict[str, Field], list[dict[str, Any]]]:
+    """Fields of any rank and dtype, and ragged rows of them, some without a single value."""
+    names = draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True))
+    fields = {
+        name: Field(
+            tuple(f"{name}{axis}" for axis in range(draw(st.integers(0, 3)))),
+            draw(st.sampled_from(DTYPES)),
+        )
+        for name in names
+    }
+    rows = []
+    for _ in range(draw(st.integers(0, 5))):
+        shapes = {n: tuple(draw(st.integers(0, 3)) for _ in f.axes) for n, f in fields.items()}
+        rows.append(
+            {n: draw(arrays.arrays(f.numpy_dtype, shapes[n])) for n, f in fields.items()},
+        )
+    return fields, rows
+
+
+def write(folder: Path, fields: dict[str, Field], rows: list[dict[str, Any]]) -> Store:
+    with new_store(folder, fields, {"kept": [1, "x"]}) as writer:
+        for place, row in enumerate(rows):
+            writer.append(row, source_row=10 * place, num_targets=place + 1, length=place + 2)
+    return Store(folder)
+
+
+@settings(deadline=None)
+@given(stores())
+def test_rows_come_back_as_they_were_written(
+    content: tuple[dict[str, Field], list[dict[str, Any]]],
+) -> None:
+    fields, rows = content
+    with tempfile.TemporaryDirectory() as folder:
+        store = write(Path(folder) / "store", fields, rows)
+        assert len(store) == len(rows)
+        assert store.fields == fields
+        for got, row in zip(store.rows(range(len(rows))), rows, strict=True):
+            assert list(got) == list(fields)
+            for name, value in row.items():
+                assert got[name].dtype == fields[name].numpy_dtype
+                assert got[name].shape == value.shape
+                assert got[name].tobytes() == value.tobytes()
+
+
+def test_values_are_mapped_from_disk_not_held(tmp_path: Path) -> None:
+    fields = {"x": Field(("time",), "int64")}
+    store = write(tmp_path / "store", fields, [{"x": np.arange(5)}])
+    value = store.row(0)["x"]
+    assert isinstance(value.base.base, np.memmap)
+    assert not value.flags.writeable
+
+
+def test_failure_half_way_leaves_nothing(tmp_path: Path) -> None:
+    fields = {"x": Field(("time",), "int64")}
+    good, bad = {"x": np.arange(2)}, {"y": np.arange(2)}
+    with pytest.raises(KeyError):
+        write(tmp_path / "store", fields, [good, bad])
+    assert list(tmp_path.iterdir()) == []
+
+
+ROWS: list[dict[str, Any]] = echo_rows(700)
+ROWS[5] = ROWS[300] = {"prompt": "", "completion": "x"}  # dropped, with a remark
+
+
+class PowerCut(BaseException):
+    """Neither an error nor a signal that anyone handles."""
+
+
+def _check(cache: Path, **options: Any) -> Any:
+    return surefit.check(data=ROWS, model="tiny:llama", eval_share=0.0, cache=str(cache), **options)
+
+
+def _stores(cache: Path) -> dict[str, bytes]:
+    files = (p for p in (cache / "encoded").rglob("*") if p.is_file() and p.name != ".surefit")
+    return {str(path.relative_to(cache)): path.read_bytes() for path in files}
+
+
+def test_it_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _check(tmp_path / "whole")
+    monkeypatch.setattr(encoded_chunks, "CHUNK_ROWS", 100)
+    begin, count = RowEncoder.begin, 0
+
+    def cut(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 650:
+            raise PowerCut
+        return begin(*given)
+
+    monkeypatch.setattr(RowEncoder, "begin", cut)
+    with pytest.raises(PowerCut):
+        _check(tmp_path / "cut")
+    assert not any((tmp_path / "cut/encoded").iterdir())
+    plan = _check(tmp_path / "cut")
+    assert _stores(tmp_path / "cut") == _stores(tmp_path / "whole")
+    assert plan.findings == whole.findings
+    assert plan.ledger == whole.ledger
+
+
+@pytest.mark.parametrize("reason", DropReason)
+def test_every_reason_is_said_in_words_with_a_fix(reason: DropReason) -> None:
+    one, many = describe_counts({reason.value: 1}), describe_counts({reason.value: 1200})
+    assert one == f"1 row {reason.singular}"
+    assert many == f"1,200 rows {reason.plural}"
+    for text in (one, many, describe_rows(reason, [3])):
+        assert "nothing_to_learn" not in text
+        assert "_" not in text.replace("max_seq_length", "")
+    assert reason.fix.endswith(".")
+    assert "Nothing to do" not in reason.fix
+
+
+def dropped(plan: Any) -> str:
+    (note,) = (note for note in plan.notes if "dropped: " in note)
+    return str(note)
+
+
+def test_lost_rows_have_a_fix_for_each_reason() -> None:
+    rows: list[Any] = sentiment_rows(60)
+    rows[4]["text"], rows[11]["label"] = "", None
+    assert dropped(surefit.check(data=rows, model="tiny:bert")).startswith(
+        "2 of 60 rows are dropped: 1 row is empty, 1 row has no label. "
+        "For example, row 4 is empty; row 11 has no label. "
+        f"{DropReason.EMPTY.fix} {DropReason.NO_LABEL.fix}"
+    )
+
+
+def test_own_task_may_give_its_own_reason_or_have_no_target() -> None:
+    from surefit import Field, TaskSpec
+    from surefit.tasks.task_spec import Head
+
+    def encode(row: Any, encoder: Any) -> Any:
+        if row["text"].startswith("short"):
+            raise SkipRowError("shorter than a sentence")
+        ids = encoder.tokenizer(row["text"])["input_ids"]
+        return {"input_ids": ids, "labels": float(row["label"])}
+
+    def loss(outputs: Any, batch: Any) -> Any:
+        wrong = outputs.logits[:, 0] - batch["labels"]
+        return wrong.square().sum(), len(wrong)
+
+    task = TaskSpec(
+        name="scores",
+        fields={"input_ids": Field(("time",), "int64"), "labels": Field()},
+        encode=encode,
+        loss=loss,
+        needs=(("text", "label"),),
+        head=Head("AutoModelForSequenceClassification", config=lambda _: {"num_labels": 1}),
+        count_targets=lambda columns: int(columns["labels"] >= 0),
+    )
+    texts = ["short one", "unscored", *(f"a sentence of words {n}" for n in range(40))]
+    rows = [{"text": text, "label": -1.0 if n == 1 else 0.5} for n, text in enumerate(texts)]
+    plan = surefit.check(data=rows, model="tiny:bert", task=task)
+    assert plan.ledger.dropped_rows == {"no_target": 1, "shorter than a sentence": 1}
+    message = (
+        "2 of 42 rows are dropped: 1 row has no target, 1 row: shorter than a sentence. "
+        "For example, row 1 has no target; row 0: shorter than a sentence."
+    )
+    assert dropped(plan).startswith(message)

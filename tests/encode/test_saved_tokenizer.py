@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.row_encoder import RowEncoder
-from surefit.encode.text.saved_tokenizer import load_again, read_words_as_text
+from surefit.encode.text.tokenizer import load_again, read_words_as_text
 from surefit.tasks import TASKS
 
 MODEL_TYPES = [
@@ -101,7 +101,6 @@ def test_the_limit_of_rows_is_the_limit_of_the_saved_tokenizer(tmp_path: Path) -
 
     rows = [{"text": text * 9, "label": "ab"[n % 2]} for n, text in enumerate(TEXTS)]
     plan = surefit.check(data=rows, model="tiny:bert", max_seq_length=LIMIT)
-    assert plan.job is not None
     plan.job.pipeline.encoder.save(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert len(tokenizer(rows[0]["text"], truncation=True)["input_ids"]) == LIMIT

@@ -12,7 +12,7 @@ from torch import nn
 import surefit
 from surefit.explainer.cause import Cause
 from surefit.explainer.cause_registry import CAUSES
-from surefit.explainer.matmul_sizes import explain_product
+from surefit.explainer.message_values import explain_product
 
 UNRELATED = (Path(__file__).parent / "unrelated.txt").read_text(encoding="utf-8")
 CASES = {
@@ -225,11 +225,6 @@ def test_unrelated_texts_are_unknown(name: str) -> None:
     assert "the last 40 lines" in str(found)
 
 
-def test_there_are_enough_causes_and_unrelated_texts() -> None:
-    assert len(CAUSES) >= 60
-    assert len(CASES) >= 60
-
-
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=lambda cause: cause.code)
 def test_every_cause_is_complete(cause: Cause) -> None:
     assert re.fullmatch(r"SF[689]\d\d", cause.code)
@@ -242,11 +237,3 @@ def test_every_cause_is_complete(cause: Cause) -> None:
     for message in cause.messages:
         assert message.phrases, f"no literal words outside groups: {message.pattern}"
         assert min(map(len, message.phrases)) >= 4, message.pattern
-
-
-def test_words_of_the_glossary_are_used() -> None:
-    avoided = r"picture|\bwidth\b|worked out|goes on|by itself|\btells?\b|learned tokens|held out"
-    for cause in CAUSES.values():
-        for text in (cause.title, cause.why, cause.fix, cause.in_surefit, *cause.does_not_help):
-            of_images = text.replace("height, width", "").replace("height or the width", "")
-            assert not re.search(avoided, of_images), f"{cause.code}: {text}"

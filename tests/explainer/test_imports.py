@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
@@ -32,15 +31,3 @@ def test_the_explainer_imports_itself_and_the_standard_library(path: Path) -> No
     for module in imported_modules(path):
         is_own = module == "surefit.explainer" or module.startswith("surefit.explainer.")
         assert is_own or module.split(".")[0] in sys.stdlib_module_names, f"imports {module}"
-
-
-def test_causes_are_loaded_by_the_first_explanation() -> None:
-    script = (
-        "import sys, surefit, surefit.api, surefit.cli, surefit.training.failures\n"
-        "loaded = lambda: [m for m in sys.modules if m.startswith('surefit.explainer.causes')]\n"
-        "assert not loaded(), loaded()\n"
-        "assert 'surefit.explainer.match' not in sys.modules\n"
-        "assert surefit.explain('CUDA out of memory').code == 'SF650'\n"
-        "assert loaded()\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -25,6 +25,13 @@ def chats(*odd: Any) -> list[dict[str, Any]]:
     return [{"messages": messages} for messages in [*good, *odd]]
 
 
+def templated(name: str, code: str, template: str, *odd: Any) -> Case:
+    """Dialogues written by a template of one's own, the odd ones of which are at fault."""
+    files = {"a.jsonl": chats(*odd), "tok": Chat("chatml"), "t.jinja": template}
+    row, options = (20, f" {ALL}") if odd else (None, "")
+    return Case(name, code, files, options=f"{QWEN} --set template=t.jinja{options}", row=row)
+
+
 UPPER = "{% for m in messages %}{{ m.role }}: {{ m.content | upper }}\n{% endfor %}"
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 PICKY = (
@@ -39,64 +46,32 @@ MARKED = (
 )
 REFUSES = "{{ raise_exception('no') }}"
 CASES = [
-    Case(
-        "answer missing",
-        "SF270",
-        {"a.jsonl": prompts(4, completion=None)},
-        options=ALL,
-        row=4,
-        exits=0,
-    ),
-    Case(
-        "answer empty",
-        "SF270",
-        {"a.jsonl": prompts(4, completion="  ")},
-        options=ALL,
-        row=4,
-        exits=0,
-    ),
-    Case("prompt empty", "SF270", {"a.jsonl": prompts(4, prompt="")}, options=ALL, row=4, exits=0),
-    Case(
-        "every answer empty",
-        "SF401",
-        {"a.jsonl": [{**r, "completion": ""} for r in echo_rows(20)]},
-        row=0,
-    ),
+    Case("answer missing", "SF270", prompts(4, completion=None), options=ALL, row=4),
+    Case("every answer empty", "SF401", [{**r, "completion": ""} for r in echo_rows(20)], row=0),
     Case(
         "most answers empty",
         "SF204",
-        {
-            "a.jsonl": [
-                {**r, "completion": "" if n > 5 else "a"} for n, r in enumerate(echo_rows(20))
-            ]
-        },
+        [{**r, "completion": "" if n > 5 else "a"} for n, r in enumerate(echo_rows(20))],
         options=ALL,
     ),
     Case(
         "answer cut off by the limit",
         "SF279",
-        {"a.jsonl": prompts(4, completion="red sun " * 60)},
+        prompts(4, completion="red sun " * 60),
         options=f"--max-seq-length 24 {ALL}",
         row=4,
-        exits=0,
-    ),
-    Case(
-        "every answer cut off by the limit",
-        "SF401",
-        {"a.jsonl": [{**r, "completion": "red sun " * 60} for r in echo_rows(20)]},
-        options="--max-seq-length 24",
     ),
     Case(
         "overlong rows are to be an error",
         "SF212",
-        {"a.jsonl": prompts(4, completion="red sun " * 60)},
+        prompts(4, completion="red sun " * 60),
         options=f"--max-seq-length 24 --set overlong=error {ALL}",
         row=4,
     ),
     Case(
         "answers that are numbers",
         "SF213",
-        {"a.jsonl": [{**r, "completion": n} for n, r in enumerate(echo_rows(20))]},
+        [{**r, "completion": n} for n, r in enumerate(echo_rows(20))],
         options=f"--task sft {ALL}",
         row=0,
         column="completion",
@@ -104,67 +79,31 @@ CASES = [
     Case(
         "prompt without answer column",
         "SF202",
-        {"a.jsonl": [{"prompt": r["prompt"]} for r in echo_rows(20)]},
+        [{"prompt": r["prompt"]} for r in echo_rows(20)],
         options="--task sft",
         process=True,
     ),
-    Case(
-        "pad is eos", "SF311", {"a.jsonl": prompts(0), "tok": Chat("chatml")}, options=QWEN, exits=0
-    ),
+    Case("pad is eos", "SF311", {"a.jsonl": prompts(0), "tok": Chat("chatml")}, options=QWEN),
     Case(
         "template without an end",
         "SF282",
         {"a.jsonl": chats(), "tok": Chat("chatml")},
         options=f"{QWEN} --set template='{PLAIN.strip()}'",
-        exits=0,
     ),
-    Case(
-        "template that changes answers",
-        "SF275",
-        {"a.jsonl": chats(), "tok": Chat("chatml"), "t.jinja": UPPER},
-        options=f"{QWEN} --set template=t.jinja",
+    templated("template that changes answers", "SF275", UPPER),
+    templated("template that is no Jinja", "SF274", "{% for m in %}"),
+    templated("template that refuses every row", "SF274", REFUSES),
+    templated(
+        "template that reaches out of its sandbox", "SF274", "{{ messages.__class__.__mro__ }}"
     ),
-    Case(
-        "template that is no Jinja",
-        "SF274",
-        {"a.jsonl": chats(), "tok": Chat("chatml"), "t.jinja": "{% for m in %}"},
-        options=f"{QWEN} --set template=t.jinja",
-    ),
-    Case(
-        "template that refuses every row",
-        "SF274",
-        {"a.jsonl": chats(), "tok": Chat("chatml"), "t.jinja": REFUSES},
-        options=f"{QWEN} --set template=t.jinja",
-    ),
-    Case(
-        "template that reaches out of its sandbox",
-        "SF274",
-        {"a.jsonl": chats(), "tok": Chat("chatml"), "t.jinja": "{{ messages.__class__.__mro__ }}"},
-        options=f"{QWEN} --set template=t.jinja",
-    ),
-    Case(
-        "row that the template refuses",
-        "SF276",
-        {"a.jsonl": chats(said("Bad", "b")), "tok": Chat("chatml"), "t.jinja": PICKY},
-        options=f"{QWEN} --set template=t.jinja {ALL}",
-        row=20,
-        exits=0,
-    ),
-    Case(
-        "answer that the template does not mark",
-        "SF277",
-        {"a.jsonl": chats(said("a", "Odd")), "tok": Chat("chatml"), "t.jinja": MARKED},
-        options=f"{QWEN} --set template=t.jinja {ALL}",
-        row=20,
-        exits=0,
-    ),
+    templated("row that the template refuses", "SF276", PICKY, said("Bad", "b")),
+    templated("answer that the template does not mark", "SF277", MARKED, said("a", "Odd")),
     Case(
         "thoughts that the template leaves out",
         "SF280",
         {"a.jsonl": chats(said("a", "<think>\nx y\n</think>\n\nb", "c", "d")), "tok": Chat("qwen")},
         options=f"{QWEN} {ALL}",
         row=20,
-        exits=0,
     ),
     Case(
         "system message the template refuses",
@@ -172,72 +111,20 @@ CASES = [
         {"a.jsonl": chats(said("Hello", "Paris.", system="Be kind.")), "tok": Chat("gemma")},
         options=f"{QWEN} {ALL}",
         row=20,
-        exits=0,
     ),
-    Case(
-        "answers in a wrong order",
-        "SF271",
-        {"a.jsonl": chats(said("a", "b")[::-1])},
-        options=ALL,
-        row=20,
-        exits=0,
-    ),
-    Case(
-        "two system messages",
-        "SF271",
-        {"a.jsonl": chats([{"role": "system", "content": "a"}, *said("a", "b", system="c")])},
-        options=ALL,
-        row=20,
-        exits=0,
-    ),
+    Case("answers in a wrong order", "SF272", chats(said("a", "b")[::-1]), options=ALL, row=20),
     Case(
         "role nobody knows",
         "SF272",
-        {"a.jsonl": chats([{"role": "wizard", "content": "a"}, *said("a", "b")])},
+        chats([{"role": "wizard", "content": "a"}, *said("a", "b")]),
         options=ALL,
         row=20,
-        exits=0,
     ),
-    Case(
-        "message without a role",
-        "SF272",
-        {"a.jsonl": chats([{"content": "a"}, {"role": "assistant", "content": "b"}])},
-        options=ALL,
-        row=20,
-        exits=0,
-    ),
-    Case(
-        "message without content",
-        "SF270",
-        {
-            "a.jsonl": chats(
-                [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]
-            )
-        },
-        options=ALL,
-        row=20,
-        exits=0,
-    ),
-    Case(
-        "dialogue without messages", "SF270", {"a.jsonl": chats([])}, options=ALL, row=20, exits=0
-    ),
-    Case(
-        "dialogue without an answer",
-        "SF270",
-        {"a.jsonl": chats(said("a"))},
-        options=ALL,
-        row=20,
-        exits=0,
-    ),
-    Case(
-        "no dialogue has an answer",
-        "SF401",
-        {"a.jsonl": [{"messages": said(f"a {n}")} for n in range(20)]},
-    ),
+    Case("dialogue without messages", "SF270", chats([]), options=ALL, row=20),
     Case(
         "messages as text",
         "SF202",
-        {"a.jsonl": [{"messages": f"hello {n}"} for n in range(20)]},
+        [{"messages": f"hello {n}"} for n in range(20)],
         options="--task sft",
     ),
     Case(
@@ -247,23 +134,10 @@ CASES = [
         options="--augmentation-factor 2 --set augment.function=own_fails:change",
         row=0,
     ),
-    Case(
-        "augmenting function that returns no text",
-        "SF286",
-        {"a.jsonl": prompts(0), "own_none.py": "def change(text, rng):\n    return None\n"},
-        options="--augmentation-factor 2 --set augment.function=own_none:change",
-        row=0,
-    ),
-    Case(
-        "changes without a factor",
-        "SF289",
-        {"a.jsonl": prompts(0)},
-        options="--set augment.changes=typos",
-        exits=0,
-    ),
+    Case("changes without a factor", "SF289", prompts(0), options="--set augment.changes=typos"),
     Case(
         "scorer that fails",
-        "SF290",
+        "SF296",
         {"a.jsonl": prompts(0), "own_scorer.py": "def score(expected, got):\n    return 1 / 0\n"},
         options="--set generate.scorer=own_scorer:score",
     ),

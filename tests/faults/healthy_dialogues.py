@@ -7,15 +7,7 @@ import json
 from chats import said
 from faults.case import Case, Chat
 from faults.tokens import EOS, answers, filled
-from faults.unrendered import (
-    LOOP,
-    NAMES_ONLY,
-    TOOL,
-    alpaca,
-    openai_calls,
-    rows,
-    sharegpt_calls,
-)
+from faults.unrendered import LOOP, NAMES_ONLY, TOOL, alpaca, openai_calls, rows, sharegpt_calls
 
 WRITES_ALL = "{{ tools | tojson if tools else '' }}" + NAMES_ONLY.replace(
     "c.function.name", "c | tojson"
@@ -65,38 +57,42 @@ CASES = [
         },
         options=OWN,
     ),
-    Case(
-        "no tools in any row",
-        None,
-        {"a.jsonl": rows("messages", lambda n: said(f"a {n}", "b"), tools="[]")},
-    ),
+    Case("no tools in any row", None, rows("messages", lambda n: said(f"a {n}", "b"), tools="[]")),
     Case(
         "calls in a template of surefit",
         None,
-        {"a.jsonl": rows("messages", openai_calls)},
+        rows("messages", openai_calls),
         options="--set template=alpaca",
     ),
     Case(
         "system and history of instructions",
         None,
-        {"a.jsonl": alpaca(system="Be kind.", history=[["Hello", "Hi"]])},
+        alpaca(system="Be kind.", history=[["Hello", "Hi"]]),
         options="--set template=alpaca",
     ),
-    Case("history that is empty", None, {"a.jsonl": alpaca(system="", history=[])}),
+    Case("history that is empty", None, alpaca(system="", history=[])),
+    Case(
+        "an answer that is a Python dict",
+        None,
+        [*alpaca(), {"instruction": "Show a dict", "output": "{'a': 1, 'b': 2}"}],
+    ),
+    Case(
+        "answers that are Python dicts",
+        None,
+        [{**row, "output": str({"n": n})} for n, row in enumerate(alpaca())],
+    ),
     Case(
         "messages as JSON text",
         None,
-        {"a.jsonl": [{"messages": json.dumps(said(f"a {n}", "b"))} for n in range(20)]},
+        [{"messages": json.dumps(said(f"a {n}", "b"))} for n in range(20)],
     ),
     Case(
         "prompts and completions as messages",
         None,
-        {
-            "a.jsonl": [
-                {"prompt": said(f"a {n}"), "completion": [{"role": "assistant", "content": "b"}]}
-                for n in range(20)
-            ]
-        },
+        [
+            {"prompt": said(f"a {n}"), "completion": [{"role": "assistant", "content": "b"}]}
+            for n in range(20)
+        ],
     ),
     Case(
         "padding that is eos, and eos is learned",
@@ -117,18 +113,16 @@ CASES = [
     Case(
         "padding without labels",
         None,
-        {
-            "a.jsonl": [
-                {
-                    **row,
-                    "labels": [
-                        i if m else -100
-                        for i, m in zip(row["labels"], row["attention_mask"], strict=True)
-                    ],
-                }
-                for row in filled(12, 0, mask=True)
-            ]
-        },
+        [
+            {
+                **row,
+                "labels": [
+                    i if m else -100
+                    for i, m in zip(row["labels"], row["attention_mask"], strict=True)
+                ],
+            }
+            for row in filled(12, 0, mask=True)
+        ],
     ),
     Case(
         "end after the generation marks",
@@ -143,39 +137,35 @@ CASES = [
     Case(
         "messages with a field that is always null",
         None,
-        {
-            "a.jsonl": rows(
-                "conversations",
-                lambda n: [
-                    {"from": "human", "value": f"Hello {n}", "weight": None},
-                    {"from": "gpt", "value": f"Good day {n}", "weight": None},
-                ],
-            )
-        },
+        rows(
+            "conversations",
+            lambda n: [
+                {"from": "human", "value": f"Hello {n}", "weight": None},
+                {"from": "gpt", "value": f"Good day {n}", "weight": None},
+            ],
+        ),
     ),
     Case(
         "messages that get a field late, another always null",
         None,
-        {
-            "a.jsonl": [
-                {
-                    "messages": [
-                        {"role": "user", "content": f"Hello {n}", "name": None},
-                        {"role": "assistant", "content": f"Good day {n}", "name": None, **more},
-                    ]
-                }
-                for n, more in enumerate([{}] * 3000 + [{"weight": 1}] * 20)
-            ]
-        },
+        [
+            {
+                "messages": [
+                    {"role": "user", "content": f"Hello {n}", "name": None},
+                    {"role": "assistant", "content": f"Good day {n}", "name": None, **more},
+                ]
+            }
+            for n, more in enumerate([{}] * 3000 + [{"weight": 1}] * 20)
+        ],
     ),
     Case(
         "texts with an object of metadata",
         None,
-        {"a.jsonl": [{"text": f"Say {n} and more", "meta": {"set": n % 3}} for n in range(20)]},
+        [{"text": f"Say {n} and more", "meta": {"set": n % 3}} for n in range(20)],
     ),
     Case(
         "texts with an empty column",
         None,
-        {"a.jsonl": [{"text": f"Say {n} and more", "meta": None} for n in range(20)]},
+        [{"text": f"Say {n} and more", "meta": None} for n in range(20)],
     ),
 ]

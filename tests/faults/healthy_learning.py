@@ -7,7 +7,7 @@ import numpy as np
 from faults.case import Case
 from faults.learning import BERT, MLP, classes
 from faults.misread import measured
-from faults.models import DATA, MAKE, TEXT, language_model, net
+from faults.models import DATA, MAKE, TEXT, language_model, net, own
 from faults.splits import TO_KIND, VIT, images
 
 ZERO_HEAD = (
@@ -15,13 +15,8 @@ ZERO_HEAD = (
     "    nn.init.zeros_(made.head.bias)\n    return made"
 )
 CASES = [
-    Case("head that starts at zero", None, DATA, module=net(MAKE, ZERO_HEAD)),
-    Case(
-        "logits that are scaled down",
-        None,
-        TEXT,
-        module=language_model("return logits * 1e-3"),
-    ),
+    own("head that starts at zero", None, net(MAKE, ZERO_HEAD)),
+    Case("logits that are scaled down", None, TEXT, module=language_model("return logits * 1e-3")),
     Case("classes minus one and one", None, classes(lambda n, label: 2 * (n % 2) - 1), BERT),
     Case("classes minus one, zero and one", None, classes(lambda n, label: n % 3 - 1), BERT),
     Case("letters in both cases as classes", None, classes(lambda n, label: "aAbB"[n % 4]), BERT),
@@ -49,30 +44,24 @@ CASES = [
         },
         VIT,
         "--eval-data e.npz",
-        also=("SF238",),
+        also=("have one ",),
     ),
     Case(
         "table with one class in nine tenths of the rows",
         None,
-        {"a.jsonl": [{**r, "kind": "x" if n % 10 else "y"} for n, r in enumerate(measured())]},
+        [{**r, "kind": "x" if n % 10 else "y"} for n, r in enumerate(measured())],
         MLP,
         TO_KIND,
-        also=("SF239",),
+        also=("The best step goes by",),
     ),
     Case(
         "argument of forward that it does not use",
         None,
         {"a.npz": {**DATA["a.npz"], "extra": np.arange(30, dtype=np.float32) % 7}},
         module=net("attention_mask):", "attention_mask, extra):"),
-        also=("SF731",),
+        also=("stay the same whatever",),
     ),
-    Case(
-        "high rate for a small table",
-        None,
-        {"a.jsonl": measured()},
-        MLP,
-        f"{TO_KIND} --lr 0.02",
-    ),
+    Case("high rate for a small table", None, measured(), MLP, f"{TO_KIND} --lr 0.02"),
     Case(
         "many rare classes",
         None,
@@ -82,13 +71,13 @@ CASES = [
         },
         BERT,
         "--eval-data e.jsonl",
-        also=("SF238",),
+        also=("have one ",),
     ),
     Case(
         "one class with nine tenths of the rows",
         None,
         classes(lambda n, label: "rare" if n % 10 == 0 else "usual", 100),
         BERT,
-        also=("SF239",),
+        also=("The best step goes by",),
     ),
 ]

@@ -9,7 +9,16 @@ from builders import echo_rows
 from faults.case import Bert, Case
 from faults.files import ARRAY
 from faults.labels import texts
-from faults.models import DATA, NET, RETURNS, TEXT, TWO_CLASSES, language_model, net
+from faults.models import (
+    NET,
+    RETURNS,
+    SECOND_OUTPUT,
+    TEXT,
+    TWO_CLASSES,
+    language_model,
+    net,
+    own,
+)
 from faults.sequences import CLASSES, MLP, convolution, pictures, steps, values
 
 ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
@@ -19,13 +28,47 @@ RAGGED = [
     {"features": [[1.0, 2.0, 3.0, n + 0.5]] * 2, "weights": [1.0] * (n % 3 + 1), "label": n % 3}
     for n in range(30)
 ]
+LOSS_BESIDE = (
+    RETURNS.replace("return", "logits =")
+    + """
+        if labels is None:
+            return logits
+        return nn.functional.cross_entropy(logits, labels), logits"""
+)
 CASES = [
+    own(
+        "labels for a loss beside the logits",
+        None,
+        net("attention_mask):", "attention_mask, labels=None):").replace(RETURNS, LOSS_BESIDE),
+    ),
+    own(
+        "labels for a loss alone",
+        None,
+        net("attention_mask):", "attention_mask, labels=None):").replace(
+            RETURNS, LOSS_BESIDE.replace("labels), logits", "labels)")
+        ),
+        also=("a loss of its own",),
+    ),
+    own("two outputs, one of them named", None, SECOND_OUTPUT, options="--set outputs=1"),
+    own(
+        "two outputs of different shapes",
+        None,
+        net(RETURNS, RETURNS.replace("return", "return hidden,")),
+    ),
+    own(
+        "batch statistics and a row that is left over",
+        None,
+        net(RETURNS, "return self.head(self.norm((hidden * mask).sum(1)))").replace(
+            "self.dropout =", "self.norm = nn.BatchNorm1d(32)\n        self.dropout ="
+        ),
+        options="--batch-size 2 --set eval_share=0.1",
+    ),
     Case(
         "one output for two classes",
         None,
         TWO_CLASSES,
         module=net("return Net(num_classes)", "return Net(1)"),
-        also=("SF329",),
+        also=("one output for two classes",),
     ),
     Case(
         "one output that begins between 0 and 1",
@@ -34,21 +77,21 @@ CASES = [
         module=net(RETURNS, RETURNS + " * 0.01 + 0.5").replace(
             "return Net(num_classes)", "return Net(1)"
         ),
-        also=("SF329",),
+        also=("one output for two classes",),
     ),
     Case(
         "batch size to be chosen",
         None,
-        {"a.jsonl": echo_rows(20)},
+        echo_rows(20),
         options="--batch-size auto",
-        also=("SF405",),
+        also=("micro-batch that fits",),
     ),
     Case(
         "features of different lengths",
         None,
-        {"a.jsonl": steps()},
+        steps(),
         module=NET,
-        also=("SF209", "SF426"),
+        also=("SF209", "have sequence lengths of"),
     ),
     Case(
         "features in half precision",
@@ -67,7 +110,7 @@ CASES = [
         None,
         {"a.npz": {"x": values(30, 8), "y": CLASSES}},
         module=MLP,
-        also=("SF437",),
+        also=("read as vectors",),
     ),
     Case(
         "vectors with classes as lists of 0 and 1",
@@ -75,7 +118,7 @@ CASES = [
         {"x.npy": values(30, 8), "y.npy": np.eye(3)[CLASSES]},
         module=MLP,
         data="x.npy",
-        also=("SF437", "SF429"),
+        also=("read as vectors", "label"),
     ),
     Case(
         "color images for a gray module",
@@ -83,14 +126,14 @@ CASES = [
         pictures(),
         module=convolution(1),
         data="d",
-        also=("SF254",),
+        also=("are read as [",),
     ),
     Case(
         "gray arrays under a name that is no image's",
         None,
         {"a.npz": {"x": np.abs(values(30, 8, 8)) / 9, "y": CLASSES}},
         module=convolution(1),
-        also=("SF254",),
+        also=("are read as [",),
     ),
     Case(
         "features of one step",
@@ -103,54 +146,47 @@ CASES = [
         None,
         {"features.npy": ARRAY, "labels.npy": CLASSES},
         module=NET,
-        also=("SF429",),
+        also=("label",),
     ),
-    Case(
+    own(
         "forward with any arguments",
         None,
-        DATA,
-        module=net("forward(self, inputs_embeds, attention_mask)", ARGS),
+        net("forward(self, inputs_embeds, attention_mask)", ARGS),
     ),
-    Case(
+    own(
         "forward with a name of its own",
         None,
-        DATA,
-        module=net("forward(self, inputs_embeds, attention_mask)", "forward(self, x)")
+        net("forward(self, inputs_embeds, attention_mask)", "forward(self, x)")
         .replace("inputs_embeds", "x")
         .replace(
             "mask = attention_mask.unsqueeze(-1).float()", "mask = torch.ones_like(x[..., :1])"
         ),
-        also=("SF309",),
+        also=("forward's argument",),
     ),
-    Case("class as the function that makes it", None, DATA, module=NET + "\nmake = Net\n"),
-    Case(
+    own("class as the function that makes it", None, NET + "\nmake = Net\n"),
+    own(
         "list of layers that are registered",
         None,
-        DATA,
-        module=net("self.dropout =", "self.named = [self.body]\n        self.dropout ="),
+        net("self.dropout =", "self.named = [self.body]\n        self.dropout ="),
     ),
-    Case(
-        "layer whose width is open", None, DATA, module=net("nn.Linear(4, 32)", "nn.LazyLinear(32)")
-    ),
-    Case(
+    own("layer whose width is open", None, net("nn.Linear(4, 32)", "nn.LazyLinear(32)")),
+    own(
         "layer that is never used",
         None,
-        DATA,
-        module=net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
+        net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
     ),
-    Case("model that returns a tuple", None, DATA, module=net(RETURNS, RETURNS + ", hidden")),
-    Case(
+    own("model that returns a tuple", None, net(RETURNS, RETURNS + ", hidden")),
+    own(
         "model that returns a dict",
         None,
-        DATA,
-        module=net(RETURNS, RETURNS.replace("return ", "return {'logits': ") + "}"),
+        net(RETURNS, RETURNS.replace("return ", "return {'logits': ") + "}"),
     ),
     Case(
         "column of different lengths for forward",
         None,
-        {"a.jsonl": RAGGED},
+        RAGGED,
         module=net("attention_mask):", "attention_mask, weights):"),
-        also=("SF731", "SF247"),
+        also=("stay the same whatever", "never change"),
     ),
     Case(
         "language model of one's own",
@@ -158,7 +194,6 @@ CASES = [
         TEXT,
         module=language_model("return logits"),
         options="--set compile=on",
-        also=("SF500", "SF502"),
     ),
     Case("images in grey", None, GREY, "tiny:vit", data="d"),
     Case("images of different sizes", None, SIZES, "tiny:vit", data="d"),
@@ -174,7 +209,7 @@ CASES = [
         None,
         {"a.jsonl": texts(), "bert": Bert(400)},
         "./bert",
-        also=("SF306",),
+        also=("weights start untrained",),
     ),
     Case(
         "tokenizer larger than the model",
@@ -183,19 +218,13 @@ CASES = [
         "./bert",
         also=("SF307",),
     ),
-    Case(
-        "rows that cannot be batched padding-free",
-        None,
-        {"a.jsonl": echo_rows(20)},
-        "tiny:bloom",
-        also=("SF501",),
-    ),
-    Case("LoRA of a high rank", None, {"a.jsonl": echo_rows(20)}, options="--lora-r 64"),
+    Case("rows that cannot be batched padding-free", None, echo_rows(20), "tiny:bloom"),
+    Case("LoRA of a high rank", None, echo_rows(20), options="--lora-r 64"),
     Case(
         "sample of the rows",
         None,
-        {"a.jsonl": echo_rows(40)},
+        echo_rows(40),
         options="--set scan=20",
-        also=("SF218",),
+        also=("are checked, drawn by the seed",),
     ),
 ]

@@ -53,27 +53,28 @@ def csv(rows: list[dict[str, Any]]) -> str:
     return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
 
 
+def priced(name: str, code: str | None, rows: Any, **more: Any) -> Case:
+    """A table whose target is the price."""
+    return Case(name, code, rows, "tiny:mlp", TO_PRICE, **more)
+
+
 LABELS = [
     Case(
-        "label never given",
-        "SF205",
-        {"a.jsonl": labelled(lambda n: None)},
-        BERT,
-        "--task text-classification",
+        "label never given", "SF205", labelled(lambda n: None), BERT, "--task text-classification"
     ),
     Case(
         "no label column",
         "SF202",
-        {"a.jsonl": [{"text": r["text"]} for r in sentiment_rows(30)]},
+        [{"text": r["text"]} for r in sentiment_rows(30)],
         BERT,
         "--task text-classification",
         process=True,
     ),
-    Case("one class only", "SF205", {"a.jsonl": labelled(lambda n: "good")}, BERT, column="label"),
+    Case("one class only", "SF205", labelled(lambda n: "good"), BERT, column="label"),
     Case(
         "a class for every row",
         "SF205",
-        {"a.jsonl": labelled(lambda n: f"class {n}")},
+        labelled(lambda n: f"class {n}"),
         BERT,
         "--task text-classification",
         column="label",
@@ -81,45 +82,30 @@ LABELS = [
     Case(
         "amounts as classes",
         "SF205",
-        {"a.jsonl": labelled(lambda n: n + 0.5)},
+        labelled(lambda n: n + 0.5),
         BERT,
         f"--task text-classification {ALL}",
         row=0,
         column="label",
     ),
     Case(
-        "one amount among classes",
-        "SF205",
-        {"a.jsonl": labelled(lambda n: 1.5 if n == 4 else n % 2)},
-        BERT,
-        f"--task text-classification {ALL}",
-        row=4,
-        column="label",
-    ),
-    Case(
         "missing value among class numbers",
-        "SF203",
-        {"a.jsonl": labelled(lambda n: None if n == 4 else n % 2)},
+        "dropped: ",
+        labelled(lambda n: None if n == 4 else n % 2),
         BERT,
         ALL,
         row=4,
-        exits=0,
     ),
     Case(
         "objects as labels",
         "SF205",
-        {"a.jsonl": labelled(lambda n: {"is": n % 2})},
+        labelled(lambda n: {"is": n % 2}),
         BERT,
         "--task text-classification",
         column="label",
     ),
     Case(
-        "label of another type in one row",
-        "SF103",
-        {"a.jsonl": texts(9, label=1)},
-        BERT,
-        row=9,
-        column="label",
+        "label of another type in one row", "SF103", texts(9, label=1), BERT, row=9, column="label"
     ),
     Case(
         "label in evaluation only",
@@ -131,7 +117,6 @@ LABELS = [
         BERT,
         "--eval-data e.jsonl",
         row=5,
-        exits=0,
     ),
     Case(
         "evaluation rows that are training rows",
@@ -143,7 +128,6 @@ LABELS = [
         BERT,
         "--eval-data e.jsonl",
         row=1,
-        exits=0,
     ),
     Case(
         "evaluation rows alike but for case",
@@ -158,7 +142,6 @@ LABELS = [
         BERT,
         "--eval-data e.jsonl",
         row=0,
-        exits=0,
     ),
     Case(
         "evaluation data without the label",
@@ -171,23 +154,15 @@ LABELS = [
     Case(
         "column that is not there",
         "SF202",
-        {"a.jsonl": texts()},
+        texts(),
         BERT,
         "--set columns.label=stars",
         column="stars",
     ),
     Case(
-        "label column that is the text",
-        "SF205",
-        {"a.jsonl": texts()},
-        BERT,
-        "--task text-classification --set columns.label=text --set columns.text=label",
-        column="text",
-    ),
-    Case(
         "text column of numbers",
         "SF213",
-        {"a.jsonl": [{"text": n, "label": n % 2} for n in range(30)]},
+        [{"text": n, "label": n % 2} for n in range(30)],
         BERT,
         f"--task text-classification --set columns.text=text {ALL}",
         row=0,
@@ -196,20 +171,15 @@ LABELS = [
     Case(
         "text missing in some rows",
         "SF215",
-        {
-            "a.jsonl": [
-                {**r, "text": None if n % 6 == 1 else r["text"]} for n, r in enumerate(texts())
-            ]
-        },
+        [{**r, "text": None if n % 6 == 1 else r["text"]} for n, r in enumerate(texts())],
         BERT,
         ALL,
         row=1,
-        exits=0,
     ),
     Case(
         "text missing in most rows",
         "SF204",
-        {"a.jsonl": [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())]},
+        [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())],
         BERT,
         ALL,
         row=1,
@@ -217,32 +187,16 @@ LABELS = [
     Case(
         "most texts too long",
         "SF216",
-        {"a.jsonl": [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()]},
+        [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()],
         BERT,
         "--max-seq-length 16",
-        exits=0,
     ),
-    Case("too few rows to evaluate", "SF402", {"a.jsonl": texts()}, BERT, ALL, exits=0),
-    Case(
-        "more tags than words",
-        "SF201",
-        {"a.jsonl": tagged(7, ["a", "b"], ["O", "X", "O"])},
-        BERT,
-        ALL,
-        row=7,
-    ),
-    Case(
-        "fewer tags than words",
-        "SF201",
-        {"a.jsonl": tagged(7, ["a", "b"], ["O"])},
-        BERT,
-        ALL,
-        row=7,
-    ),
+    Case("too few rows to evaluate", "SF402", texts(), BERT, ALL),
+    Case("more tags than words", "SF201", tagged(7, ["a", "b"], ["O", "X", "O"]), BERT, ALL, row=7),
     Case(
         "one tag only",
         "SF205",
-        {"a.jsonl": [{"tokens": ["a", f"w{n}"], "tags": ["O", "O"]} for n in range(20)]},
+        [{"tokens": ["a", f"w{n}"], "tags": ["O", "O"]} for n in range(20)],
         BERT,
         ALL,
     ),
@@ -256,80 +210,60 @@ LABELS = [
     Case(
         "task the model has no head for",
         "SF301",
-        {"a.jsonl": [{"text": r["text"]} for r in texts()]},
+        [{"text": r["text"]} for r in texts()],
         "tiny:llama",
         "--task masked-lm",
     ),
-    Case(
-        "source without target",
-        "SF202",
-        {"a.jsonl": [{"source": "a b"}] * 9},
-        "tiny:t5",
-        "--task seq2seq",
-    ),
 ]
 NUMBERS = [
-    Case(
+    priced(
         "target that is text",
         "SF230",
-        {"a.jsonl": [{"size": n, "age": n * 7 % 11, "price": f"about {n}"} for n in range(40)]},
-        "tiny:mlp",
-        TO_PRICE,
+        [{"size": n, "age": n * 7 % 11, "price": f"about {n}"} for n in range(40)],
         column="price",
     ),
-    Case(
+    priced(
         "target that never changes",
         "SF230",
-        {"a.jsonl": [{**r, "price": 2.0} for r in numbers(0)]},
-        "tiny:mlp",
-        TO_PRICE,
+        [{**r, "price": 2.0} for r in numbers(0)],
         column="price",
     ),
     Case(
         "one of two targets that never changes",
         "SF230",
-        {"a.jsonl": [{**r, "size": 2.0} for r in numbers(0)]},
+        [{**r, "size": 2.0} for r in numbers(0)],
         "tiny:mlp",
         "--task regression --set columns.label=[price,size]",
     ),
-    Case(
-        "target that is not a number in one row",
-        "SF203",
-        {"a.jsonl": numbers(6, price=NAN)},
-        "tiny:mlp",
-        TO_PRICE,
-        row=6,
-        exits=0,
-    ),
-    Case(
+    priced("target that is not a number in one row", "dropped: ", numbers(6, price=NAN), row=6),
+    priced(
         "target with a decimal comma in one row of a table",
         "SF230",
         {"a.csv": csv(numbers(10, price="12,5"))},
-        "tiny:mlp",
-        TO_PRICE,
         row=10,
         column="price",
         also=("SF118",),
     ),
-    Case(
+    priced(
         "target written as text in the first row",
         "SF103",
-        {"a.jsonl": numbers(0, price="12,5")},
-        "tiny:mlp",
-        TO_PRICE,
+        numbers(0, price="12,5"),
         row=0,
         column="price",
     ),
-    Case(
-        "missing value written as a word in a column of inputs",
+    priced(
+        "unit in a cell of a column of inputs",
         "SF118",
-        {"a.csv": csv(numbers(6, size="n/a"))},
-        "tiny:mlp",
-        TO_PRICE,
+        {"a.csv": csv(numbers(6, size="7 kg"))},
         row=6,
         line=8,
         column="size",
-        exits=0,
+    ),
+    priced(
+        "missing value written as a word in a column of inputs",
+        "is read as missing",
+        {"a.csv": csv(numbers(6, size="n/a"))},
+        column="size",
     ),
     Case(
         "header between the rows",
@@ -339,56 +273,16 @@ NUMBERS = [
         "--task tabular-classification --set columns.label=age",
         row=40,
         line=42,
-        exits=0,
     ),
-    Case(
-        "target without end",
-        "SF207",
-        {"a.jsonl": numbers(6, price=float("inf"))},
-        "tiny:mlp",
-        TO_PRICE,
-        row=6,
-        column="price",
-    ),
-    Case(
+    priced("target without end", "SF207", numbers(6, price=float("inf")), row=6, column="price"),
+    priced(
         "target given away",
         "SF232",
-        {"a.jsonl": [{**r, "total": r["price"] * 2} for r in numbers(0)]},
-        "tiny:mlp",
-        TO_PRICE,
+        [{**r, "total": r["price"] * 2} for r in numbers(0)],
         column="total",
-        exits=0,
     ),
-    Case(
-        "nothing but the target",
-        "SF233",
-        {"a.jsonl": [{"price": r["price"]} for r in numbers(0)]},
-        "tiny:mlp",
-        TO_PRICE,
-    ),
-    Case(
-        "value without end in a table",
-        "SF207",
-        {"a.jsonl": numbers(6, size=float("inf"))},
-        "tiny:mlp",
-        TO_PRICE,
-        row=6,
-        column="size",
-    ),
-    Case("text model for numbers", "SF301", {"a.jsonl": numbers(0)}, BERT, TO_PRICE),
-    Case(
-        "table model for text",
-        "SF301",
-        {"a.jsonl": texts()},
-        "tiny:mlp",
-        "--task text-classification",
-    ),
-    Case(
-        "text target for a score",
-        "SF230",
-        {"a.jsonl": texts()},
-        BERT,
-        "--task regression",
-        column="label",
+    priced("nothing but the target", "SF233", [{"price": r["price"]} for r in numbers(0)]),
+    priced(
+        "value without end in a table", "SF207", numbers(6, size=float("inf")), row=6, column="size"
     ),
 ]

@@ -68,13 +68,12 @@ def _renamed(folder: str, new: str, pattern: str) -> dict[str, Any]:
 
 CASES = [
     case("image without its mask", "SF177", discs(m7=None)),
-    case("mask without its image", "SF178", discs() | {"d/masks/99.png": ROWS[0]["mask"]}, exits=0),
+    case("mask without its image", "SF178", discs() | {"d/masks/99.png": ROWS[0]["mask"]}),
     case("masks of other names", "SF177", _renamed("masks", "annotations", "{}_b")),
     case(
         "masks of images that were removed",
         "SF178",
         {name: file for name, file in discs().items() if not name.startswith("d/images/1")},
-        exits=0,
     ),
     case("mask of another size", "SF257", discs(m4=ROWS[4]["mask"][:20]), column="mask"),
     case("mask in colour", "SF258", discs(m4=ROWS[4]["image"]), column="mask"),
@@ -86,6 +85,6 @@ CASES = [
 HEALTHY = [
     case("masks named after their images", None, _renamed("masks", "annotations", "{}_mask")),
     case("masks of 0 and 255", None, discs(**BINARY), also=("SF260",)),
-    case("masks of nothing among others", None, discs(**NOTHING), also=("SF259",)),
+    case("masks of nothing among others", None, discs(**NOTHING), also=("training masks have",)),
     case("masks with ignored pixels", None, discs(**IGNORED)),
 ]

@@ -78,194 +78,124 @@ TREE = [
 """Messages as OpenAssistant's files have them."""
 
 CASES = [
-    Case("messages of a tree as rows", "SF146", {"a.jsonl": TREE}, column="role"),
-    Case("messages of a tree as rows, for another model", "SF146", {"a.jsonl": TREE}, BERT),
+    Case("messages of a tree as rows", "SF146", TREE, column="role"),
     Case(
         "messages of conversations as rows",
         "SF146",
-        {"a.jsonl": messages(conversation_id=lambda n: n // 4, turn=lambda n: n % 4)},
+        messages(conversation_id=lambda n: n // 4, turn=lambda n: n % 4),
         column="role",
     ),
-    Case("messages as rows without a conversation", "SF146", {"a.jsonl": messages()}),
     Case(
-        "number beside the text",
-        "SF143",
-        {"a.jsonl": texts(price=lambda n: 3.5 * n % 41)},
-        BERT,
-        column="price",
+        "number beside the text", "SF143", texts(price=lambda n: 3.5 * n % 41), BERT, column="price"
     ),
     Case(
         "two columns of labels under other names",
         "SF143",
-        {"a.jsonl": texts(coarse_label=lambda n: n % 3, fine_label=lambda n: n % 6)},
+        texts(coarse_label=lambda n: n % 3, fine_label=lambda n: n % 6),
         BERT,
         column="coarse_label",
     ),
     Case(
         "tags of words beside the text",
         "SF143",
-        {
-            "a.jsonl": [
-                {"text": " ".join(NOUNS[: 4 + n % 5]), "tags": ["O", "B-X", *"OO", *"O" * (n % 5)]}
-                for n in range(30)
-            ]
-        },
+        [
+            {"text": " ".join(NOUNS[: 4 + n % 5]), "tags": ["O", "B-X", *"OO", *"O" * (n % 5)]}
+            for n in range(30)
+        ],
         BERT,
         column="tags",
     ),
     Case(
         "endings of which the label names one",
         "SF145",
-        {
-            "a.jsonl": texts(
-                endings=lambda n: [sentence(4 * n + k) for k in range(4)],
-                label=lambda n: n * 7 % 4,
-            )
-        },
+        texts(endings=lambda n: [sentence(4 * n + k) for k in range(4)], label=lambda n: n * 7 % 4),
         BERT,
         column="endings",
     ),
     Case(
-        "choices of which the target names one",
-        "SF145",
-        {
-            "a.jsonl": told(
-                choices=lambda n: [sentence(4 * n + k) for k in range(3)],
-                answer=lambda n: "ABC"[n % 3],
-            )
-        },
-        "tiny:t5",
-        column="choices",
-    ),
-    Case(
         "choices in columns of their own",
         "SF145",
-        {
-            "a.jsonl": texts(
-                option1=lambda n: NOUNS[n % 9],
-                option2=lambda n: NOUNS[n % 7],
-                answer=lambda n: n % 2,
-            )
-        },
+        texts(
+            option1=lambda n: NOUNS[n % 9], option2=lambda n: NOUNS[n % 7], answer=lambda n: n % 2
+        ),
         BERT,
         "--task text-classification --set columns.text=text --set columns.label=answer",
         column="option1",
     ),
     Case(
-        "key to choices beside the text",
-        "SF143",
-        {
-            "a.jsonl": texts(
-                option1=lambda n: NOUNS[n % 9],
-                option2=lambda n: NOUNS[n % 7],
-                answer=lambda n: str(n % 2 + 1),
-            )
-        },
-        column="answer",
-    ),
-    Case(
         "two conversations, and which is better",
         "SF130",
-        {
-            "a.jsonl": rows(
-                lambda n, q, a: {
-                    "conversation_a": user(q) + bot(a),
-                    "conversation_b": user(q) + bot("No."),
-                    "winner": ("model_a", "tie")[n % 2],
-                }
-            )
-        },
-    ),
-    Case(
-        "body of the problem beside its question",
-        "SF135",
-        {"a.jsonl": asked(Body=lambda n: f"There are {n} houses and {n} trees in the street.")},
-        column="Body",
-        exits=0,
+        rows(
+            lambda n, q, a: {
+                "conversation_a": user(q) + bot(a),
+                "conversation_b": user(q) + bot("No."),
+                "winner": ("model_a", "tie")[n % 2],
+            }
+        ),
     ),
     Case(
         "passages as objects beside the question",
-        "SF135",
-        {"a.jsonl": asked(passages=lambda n: {"text": [sentence(n)], "url": [f"u{n}"]})},
+        "SF134",
+        asked(passages=lambda n: {"text": [sentence(n)], "url": [f"u{n}"]}),
         column="passages",
-        exits=0,
     ),
     Case(
         "answers that number the choices from 1",
         "SF147",
-        {"a.jsonl": told(choices=sentences, answer=lambda n: n % 4 + 1)},
+        told(choices=sentences, answer=lambda n: n % 4 + 1),
         row=3,
         column="answer",
     ),
     Case(
         "letter of a choice that is not there",
         "SF147",
-        {"a.jsonl": told(options=sentences, answer=lambda n: "ABCDE"[4 if n == 8 else n % 4])},
+        told(options=sentences, answer=lambda n: "ABCDE"[4 if n == 8 else n % 4]),
         row=8,
         column="answer",
     ),
     Case(
-        "story that the questions are about",
-        "SF135",
-        {"a.jsonl": asked_of_a_story(answers=lambda n: [sentence(n), "yes"])},
-        column="story",
-        exits=0,
-    ),
-    Case(
         "texts with every label",
         "SF225",
-        {"a.jsonl": [{"text": sentence(n % 15), "label": n // 15} for n in range(45)]},
+        [{"text": sentence(n % 15), "label": n // 15} for n in range(45)],
         BERT,
     ),
     Case(
         "most texts with two labels",
         "SF223",
-        {
-            "a.jsonl": [{"text": sentence(n % 30), "label": "ab"[n // 30]} for n in range(50)]
-            + [{"text": sentence(100 + n), "label": "ab"[n % 2]} for n in range(10)]
-        },
+        [{"text": sentence(n % 30), "label": "ab"[n // 30]} for n in range(50)]
+        + [{"text": sentence(100 + n), "label": "ab"[n % 2]} for n in range(10)],
         BERT,
-        exits=0,
     ),
     Case(
         "two answers, and no word on which is better",
         "SF130",
-        {"a.jsonl": told(response_j=sentence, response_k=lambda n: sentence(n + 50))},
+        told(response_j=sentence, response_k=lambda n: sentence(n + 50)),
         column="response_j",
-    ),
-    Case(
-        "answers all empty",
-        "SF401",
-        {"a.jsonl": rows(lambda n, q, a: {"prompt": q, "completion": ""})},
     ),
     Case(
         "code beside the text",
         "SF134",
-        {"a.jsonl": texts(code=lambda n: f"def f(x): return x + {n}")},
+        texts(code=lambda n: f"def f(x): return x + {n}"),
         options=ALL,
         column="code",
-        exits=0,
     ),
     Case(
         "field of conversations that is not written",
         "SF164",
-        {
-            "a.jsonl": rows(
-                lambda n, q, a: {
-                    "conversations": [
-                        {"from": "human", "value": q, "image": f"{n}.png"},
-                        {"from": "gpt", "value": a},
-                    ]
-                }
-            )
-        },
+        rows(
+            lambda n, q, a: {
+                "conversations": [
+                    {"from": "human", "value": q, "image": f"{n}.png"},
+                    {"from": "gpt", "value": a},
+                ]
+            }
+        ),
         column="conversations.image",
-        exits=0,
     ),
     Case(
         "summaries for a model without a decoder of its own",
         "SF202",
-        {"a.jsonl": [{"document": sentence(n), "summary": sentence(n + 60)} for n in range(30)]},
+        [{"document": sentence(n), "summary": sentence(n + 60)} for n in range(30)],
     ),
 ]
 
@@ -273,85 +203,85 @@ HEALTHY = [
     Case(
         "questions about a story, which is read, too",
         None,
-        {"a.jsonl": asked_of_a_story(answers=lambda n: [sentence(n), "yes"])},
+        asked_of_a_story(answers=lambda n: [sentence(n), "yes"]),
         options="--set columns.system=story",
-        also=("SF114",),
+        also=("Objects or lists",),
     ),
     Case(
         "parse beside its text",
         None,
-        {"a.jsonl": classed(text_parse=lambda n: f"(S (NP the house) {n} (VP was small))")},
+        classed(text_parse=lambda n: f"(S (NP the house) {n} (VP was small))"),
         BERT,
     ),
     Case(
         "choices of which the answer names one",
         None,
-        {"a.jsonl": told(choices=sentences, answer=lambda n: n * 7 % 4)},
+        told(choices=sentences, answer=lambda n: n * 7 % 4),
     ),
     Case(
         "choices with an explanation as the answer",
         None,
-        {"a.jsonl": told(options=sentences, answer=lambda n: sentence(n + 500))},
+        told(options=sentences, answer=lambda n: sentence(n + 500)),
     ),
     Case(
         "several right answers",
         None,
-        {"a.jsonl": told(answers=lambda n: [sentence(n), "yes"])},
-        also=("SF114",),
+        told(answers=lambda n: [sentence(n), "yes"]),
+        also=("Objects or lists",),
     ),
     Case(
         "who wrote a text as the class",
         None,
-        {"a.jsonl": texts(label=lambda n: ("human", "chatgpt")[n % 2], chat_id=lambda n: n)},
+        texts(label=lambda n: ("human", "chatgpt")[n % 2], chat_id=lambda n: n),
         BERT,
     ),
     Case(
         "the side of a conversation as the class, named",
         None,
-        {"a.jsonl": messages(conversation_id=lambda n: n // 4)},
+        messages(conversation_id=lambda n: n // 4),
         BERT,
         "--task text-classification --set columns.label=role",
     ),
     Case(
         "texts of named speakers",
         None,
-        {"a.jsonl": texts(speaker=lambda n: ("HAMLET", "OPHELIA")[n % 2], thread_id=lambda n: n)},
+        texts(speaker=lambda n: ("HAMLET", "OPHELIA")[n % 2], thread_id=lambda n: n),
         options="--task causal-lm",
     ),
     Case(
         "title and text are a pair",
         None,
-        {"a.jsonl": classed(title=lambda n: f"The news of day {n}")},
+        classed(title=lambda n: f"The news of day {n}"),
         BERT,
-        also=("SF144",),
+        also=("read as a pair of texts",),
     ),
     Case(
         "question and passage with true and false",
         None,
-        {"a.jsonl": told(passage=lambda n: sentence(n + 70), answer=lambda n: n % 3 > 0)},
+        told(passage=lambda n: sentence(n + 70), answer=lambda n: n % 3 > 0),
         BERT,
-        also=("SF144",),
+        also=("read as a pair of texts",),
     ),
     Case(
         "classes as lists of 0 and 1",
         None,
-        {"a.jsonl": texts(labels=lambda n: [n % 2, n % 3 // 2, int(n % 5 > 1)])},
+        texts(labels=lambda n: [n % 2, n % 3 // 2, int(n % 5 > 1)]),
         BERT,
     ),
     Case(
         "one class as a list of 0 and 1",
         None,
-        {"a.jsonl": texts(label=lambda n: [float(n % 3 == k) for k in range(3)])},
+        texts(label=lambda n: [float(n % 3 == k) for k in range(3)]),
         BERT,
     ),
     Case(
         "tags of texts",
         None,
-        {"a.jsonl": texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3])},
+        texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3]),
         BERT,
     ),
     *(
-        Case(f"text with {name}", None, {"a.jsonl": texts(**{name: make})})
+        Case(f"text with {name}", None, texts(**{name: make}))
         for name, make in {
             "token_count": lambda n: 40 + 7 * n % 31,
             "source": lambda n: "web",
@@ -360,39 +290,28 @@ HEALTHY = [
             "title": lambda n: sentence(n)[:20],
         }.items()
     ),
-    Case(
-        "rows of two forms",
-        None,
-        {"a.jsonl": rows(in_two_forms, 40)},
-        also=("SF140",),
-    ),
+    Case("rows of two forms", None, rows(in_two_forms, 40), also=("SF140",)),
     Case(
         "answers under two names",
         None,
-        {
-            "a.jsonl": rows(
-                lambda n, q, a: (
-                    {"prompt": q, "completion": a} if n % 2 else {"instruction": q, "output": a}
-                ),
-                40,
-            )
-        },
+        rows(
+            lambda n, q, a: (
+                {"prompt": q, "completion": a} if n % 2 else {"instruction": q, "output": a}
+            ),
+            40,
+        ),
         also=("SF140",),
     ),
     Case(
         "empty lines between paragraphs",
         None,
         {"a.txt": "".join(f"{sentence(n)}\n\n" for n in range(30))},
-        also=("SF203",),
+        also=("dropped: ",),
     ),
     Case(
         "choices in the prompt as well",
         None,
-        {
-            "a.jsonl": asked(
-                choices=lambda n: [f"It is {2 * n}.", f"It is {n}."],
-            )
-        },
+        asked(choices=lambda n: [f"It is {2 * n}.", f"It is {n}."]),
     ),
     Case(
         "table with few different rows",
@@ -404,6 +323,6 @@ HEALTHY = [
             )
         },
         "tiny:mlp",
-        also=("SF224",),
+        also=("but another target",),
     ),
 ]

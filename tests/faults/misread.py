@@ -72,7 +72,7 @@ FILES = [
     Case(
         "text names arrays that are elsewhere",
         "SF176",
-        {"a.jsonl": listed(".npy")["a.jsonl"]},
+        listed(".npy")["a.jsonl"],
         BERT,
         CLASSES,
         column="text",
@@ -84,13 +84,6 @@ FILES = [
         BERT,
         row=7,
         column="text",
-    ),
-    Case(
-        "text names sound files that are elsewhere",
-        "SF176",
-        {"a.jsonl": listed(".flac")["a.jsonl"]},
-        BERT,
-        CLASSES,
     ),
     Case(
         "prompts name pages",
@@ -110,7 +103,6 @@ FILES = [
         # sequences of one step, which is masked: nothing can be learned (SF730)
         "--task feature-pretraining --set features.width=3 --set accept=SF730",
         data="d",
-        exits=0,
     ),
 ]
 
@@ -122,46 +114,37 @@ LEAKS = [
         BERT,
         "--eval-data e.jsonl",
         row=20,
-        exits=0,
     ),
     Case(
         "rows augmented before the split",
         "SF180",
-        {"a.jsonl": [make(row) for row in prose(40) for make in (dict, retold, prefixed)]},
+        [make(row) for row in prose(40) for make in (dict, retold, prefixed)],
         BERT,
-        also=("SF181",),
-        exits=0,
     ),
     Case(
         "instructions augmented before the split",
         "SF180",
-        {
-            "a.jsonl": [
-                {"prompt": made["text"], "completion": made["label"]}
-                for row in prose(40)
-                for made in (row, retold(row))
-            ]
-        },
-        also=("SF181",),
-        exits=0,
+        [
+            {"prompt": made["text"], "completion": made["label"]}
+            for row in prose(40)
+            for made in (row, retold(row))
+        ],
     ),
     Case(
         "class codes beside class names",
         "SF232",
-        {"a.jsonl": measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes"))},
+        measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes")),
         MLP,
         "--task tabular-classification --set columns.label=kind",
         column="kind_id",
-        exits=0,
     ),
     Case(
         "a score that decides the class",
         "SF232",
-        {"a.jsonl": measured(score=lambda n, kind: n * 11 % 31 / 62 + (kind == "yes") / 2)},
+        measured(score=lambda n, kind: n * 11 % 31 / 62 + (kind == "yes") / 2),
         MLP,
         "--task tabular-classification --set columns.label=kind",
         column="score",
-        exits=0,
     ),
 ]
 
@@ -178,8 +161,9 @@ HEALTHY = [
         None,
         {f"d/{n}.npy": series(n) for n in range(12)},
         BERT,
+        options="--task feature-pretraining",
         data="d",
-        also=("SF172",),
+        also=("is one row",),
     ),
     Case(
         "a text file per class",
@@ -191,7 +175,7 @@ HEALTHY = [
         BERT,
         CLASSES,
         data="rt.pos rt.neg",
-        also=("SF175",),
+        also=("The classes are",),
     ),
     Case(
         "one image per array file",
@@ -207,7 +191,7 @@ HEALTHY = [
         BERT,
         "--task feature-pretraining --set features.width=1",
         data="d",
-        also=("SF172",),
+        also=("is one row",),
     ),
     Case(
         "unlabelled texts beside the classes",
@@ -218,7 +202,7 @@ HEALTHY = [
         },
         BERT,
         data="d",
-        also=("SF174",),
+        also=("is not read",),
     ),
     Case(
         "unlabelled images beside the classes",
@@ -230,7 +214,7 @@ HEALTHY = [
         },
         "tiny:vit",
         data="d",
-        also=("SF174",),
+        also=("is not read",),
     ),
     Case(
         "folder of a text file per class",
@@ -242,7 +226,7 @@ HEALTHY = [
         BERT,
         CLASSES,
         data="d",
-        also=("SF175",),
+        also=("The classes are",),
     ),
     Case(
         "prompts name text files",
@@ -252,7 +236,7 @@ HEALTHY = [
             **{f"p{n}.txt": f"question {w}" for n, w in enumerate(NOUNS[:12])},
         },
         "tiny:llama",
-        also=("SF196",),
+        also=("in place of the names",),
     ),
     Case(
         "texts that mention files",
@@ -269,60 +253,47 @@ HEALTHY = [
     Case(
         "questions of one template",
         None,
-        {
-            "a.jsonl": [
-                {
-                    "prompt": f"Tom has {n} apples and eats {n % 3} of them, how many are left?",
-                    "completion": str(n - n % 3),
-                }
-                for n in range(3, 60)
-            ]
-        },
+        [
+            {
+                "prompt": f"Tom has {n} apples and eats {n % 3} of them, how many are left?",
+                "completion": str(n - n % 3),
+            }
+            for n in range(3, 60)
+        ],
     ),
     Case(
         "slots of one template",
         None,
-        {
-            "a.jsonl": [
-                {
-                    "prompt": f"Please translate the word {noun} from English into Spanish for me",
-                    "completion": f"{noun[::-1]}o",
-                }
-                for noun in NOUNS
-            ]
-        },
+        [
+            {
+                "prompt": f"Please translate the word {noun} from English into Spanish for me",
+                "completion": f"{noun[::-1]}o",
+            }
+            for noun in NOUNS
+        ],
     ),
     Case(
         "boilerplate before each text",
         None,
-        {
-            "a.jsonl": [
-                {
-                    "prompt": "You are a careful assistant. Answer the question below in one word "
-                    f"and do not explain anything. Question: {' '.join(w[::-1] for w in pair)}",
-                    "completion": pair[0],
-                }
-                for pair in zip(NOUNS, NOUNS[5:], strict=False)
-            ]
-        },
+        [
+            {
+                "prompt": "You are a careful assistant. Answer the question below in one word "
+                f"and do not explain anything. Question: {' '.join(w[::-1] for w in pair)}",
+                "completion": pair[0],
+            }
+            for pair in zip(NOUNS, NOUNS[5:], strict=False)
+        ],
     ),
     Case(
         "short texts that recur",
         None,
-        {
-            "a.jsonl": [
-                {"text": f"{a} {b} {c}", "label": a}
-                for a in WORDS[:3]
-                for b in WORDS
-                for c in WORDS[:4]
-            ]
-        },
+        [{"text": f"{a} {b} {c}", "label": a} for a in WORDS[:3] for b in WORDS for c in WORDS[:4]],
         BERT,
     ),
     Case(
         "a strong column that does not decide",
         None,
-        {"a.jsonl": measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes"))},
+        measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes")),
         MLP,
         "--task tabular-classification --set columns.label=kind",
     ),

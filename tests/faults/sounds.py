@@ -38,25 +38,12 @@ EQUAL = {f"d/{name}/{n}.wav": wav(tone(name, n)[:1000]) for name in PITCHES for 
 """All of one length: the pooling of CNN would take padded frames in."""
 WAVEFORMS = np.stack([tone("low", 0)[:800] + n for n in range(24)])
 CASES = [
-    Case("audio cut off", "SF190", sounds(low__x=wav(tone("low", 1))[:-900]), AST, data="d"),
-    Case("audio of no bytes", "SF190", sounds(low__x=b""), AST, data="d", process=True),
-    Case(
-        "audio that is not there",
-        "SF190",
-        {"a.jsonl": [{"audio": f"d/{n}.wav", "label": n % 2} for n in range(9)]},
-        AST,
-    ),
+    Case("audio cut off", "SF250", sounds(low__x=wav(tone("low", 1))[:-900]), AST, data="d"),
+    Case("audio of no bytes", "SF250", sounds(low__x=b""), AST, data="d", process=True),
     Case(
         "images as audio",
         "SF191",
         {"a.npz": {"audio": np.zeros((24, 40, 50), np.float32), "label": np.arange(24) % 2}},
-        AST,
-        TASK,
-    ),
-    Case(
-        "column of audio without any",
-        "SF192",
-        {"a.jsonl": [{"audio": "", "label": n % 2} for n in range(24)]},
         AST,
         TASK,
     ),
@@ -67,18 +54,17 @@ CASES = [
         {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
         AST,
         TASK,
-        exits=0,
-        also=("SF193",),
+        also=(" Hz, up to",),
     ),
 ]
 HEALTHY = [
-    Case("tones for a module on log-mel", None, EQUAL, module=CNN, data="d", also=("SF193",)),
+    Case("tones for a module on log-mel", None, EQUAL, module=CNN, data="d", also=(" Hz, up to",)),
     Case(
         "waveforms with their sampling rate",
         None,
         {"a.npz": {"audio": WAVEFORMS, "label": np.arange(24) % 2}},
         AST,
         f"{TASK} --set audio.rate=8000",
-        also=("SF193",),
+        also=(" Hz, up to",),
     ),
 ]

@@ -29,8 +29,8 @@ def table(count: int = 80, **more: Callable[[int], Any]) -> list[dict[str, Any]]
 
 
 def case(name: str, code: str | None, rows: list[dict[str, Any]], **more: Any) -> Case:
-    more = {"options": TO_PRICE, "exits": 0, **more}
-    return Case(name, code, {"a.jsonl": rows}, MLP, **more)
+    more = {"options": TO_PRICE, **more}
+    return Case(name, code, rows, MLP, **more)
 
 
 CASES = [
@@ -40,7 +40,7 @@ CASES = [
         table(when=lambda n: "soon" if n == 17 else day(n).isoformat()),
         row=17,
         column="when",
-        also=("SF231",),
+        also=("Columns not used",),
     ),
     case(
         "dates of two orders of day and month",
@@ -48,18 +48,18 @@ CASES = [
         table(when=lambda n: ("1/31/2020", "31/1/2020")[n % 2] if n < 4 else f"{day(n):%m/%d/%Y}"),
         row=1,
         column="when",
-        also=("SF231",),
+        also=("Columns not used",),
     ),
     case(
         "text of which some values are rare",
-        "SF265",
+        "most frequent ones",
         table(120, city=lambda n: f"city {n % 8}"),
         options=f"{TO_PRICE} --set table.max_categories=4",
         column="city",
     ),
     case(
         "blanks in three columns",
-        "SF266",
+        "blanks in ",
         table(
             age=lambda n: None if n % 4 == 1 else n % 9,
             colour=lambda n: ("red", "blue", " ")[n % 3],
@@ -78,7 +78,6 @@ CASES = [
         f"{TO_PRICE} --eval-data b.jsonl",
         row=6,
         column="age",
-        exits=0,
     ),
     case(
         "dates in two formats",
@@ -89,7 +88,7 @@ CASES = [
     ),
     case(
         "dates without a day above 12",
-        "SF269",
+        "SF268",
         table(when=lambda n: f"{n % 12 + 1}/{n % 7 + 1}/{2000 + n % 20}"),
         row=7,
         column="when",

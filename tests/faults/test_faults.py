@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records.record import check_record, quick_differences
 
 from builders import mostly_slow, require_precision
-from faults.case import Case, Outcome, run
+from faults.case import Case, Outcome, run, run_quickly
 from faults.every import FAULTS, HEALTHY, USAGE
 from faults.pasted import wrong_options
 
@@ -26,12 +27,10 @@ def name(value: object) -> str | None:
 
 
 def _first_of_each_code() -> list[Any]:
-    """The first fault of each code is in the default tier, the others are slow."""
-    first = {case.code: case.name for _, case in reversed(EVERY)}
-    return [
-        pytest.param(kind, case, marks=() if first[case.code] == case.name else pytest.mark.slow)
-        for kind, case in EVERY
-    ]
+    """The first fault of each code is in the default tier; `check` of all of them is slow."""
+    first = {case.code: (kind, case) for kind, case in reversed(EVERY)}
+    rates = {"rates": [pytest.mark.rate_trial]}
+    return [pytest.param(*each, marks=rates.get(each[0], ())) for each in first.values()]
 
 
 def test_the_suite_is_as_large_as_promised() -> None:
@@ -47,12 +46,27 @@ def test_fault_is_found(kind: str, case: Case, tmp_path: Path, record_property: 
     record_property("faults", kind)
     if case.needs is not None:
         require_precision(case.needs)
-    outcome = run(case, tmp_path)
+    expect(case, run_quickly(case, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.rate_trial
+@pytest.mark.parametrize(("kind", "case"), EVERY, ids=name)
+def test_fault_is_found_by_check(
+    kind: str, case: Case, tmp_path: Path, record_property: Record
+) -> None:
+    record_property("faults", kind)
+    if case.needs is not None:
+        require_precision(case.needs)
+    expect(case, run(case, tmp_path))
+
+
+def expect(case: Case, outcome: Outcome) -> None:
+    """The fault is found, with a message and a fix whose options exist."""
     assert outcome.complaint(case) == ""
+    assert quick_differences(case.name, check_record(outcome)) == []
     found = outcome.found(case)
-    assert found is not None
-    assert found["message"]
-    assert found["fix"]
+    assert case.is_note or (found is not None and found["message"] and found["fix"])
     assert [wrong for each in outcome.findings for wrong in wrong_options(each["fix"])] == []
 
 
@@ -66,7 +80,7 @@ def test_mistake_in_the_options_exits_2(
     assert outcome.answer.keys() == {"ok", "error"}
 
 
-@pytest.mark.parametrize("case", mostly_slow(HEALTHY, every=8), ids=name)
+@pytest.mark.parametrize("case", mostly_slow(HEALTHY, 8, pytest.mark.rate_trial), ids=name)
 def test_healthy_data_is_not_complained_of(
     case: Case, tmp_path: Path, record_property: Record
 ) -> None:

@@ -60,11 +60,18 @@ LEFT = {
     "attention_mask": np.array([[0] * n + [1] * (8 - n) for n in PADS]),
 }
 """Rows that are filled up on the left, with labels everywhere."""
+
+
+def tokenized(name: str, code: str, rows: Any, **more: Any) -> Case:
+    """Tokenized rows, all of them trained on, up to 900 tokens."""
+    return Case(name, code, rows, options=LONG, **more)
+
+
 LABELS = [
     Case(
         "labels shifted already",
         "SF150",
-        {"a.jsonl": answers(labels=lambda ids: [*ids[1:], -100])},
+        answers(labels=lambda ids: [*ids[1:], -100]),
         options=ALL,
         row=0,
         column="labels",
@@ -79,14 +86,14 @@ LABELS = [
     Case(
         "labels shifted the other way",
         "SF150",
-        {"a.jsonl": answers(labels=lambda ids: [-100, *ids[:-1]])},
+        answers(labels=lambda ids: [-100, *ids[:-1]]),
         options=ALL,
         row=0,
     ),
     Case(
         "labels of another text",
         "SF156",
-        {"a.jsonl": answers(labels=lambda ids: [-100, -100, 30, 31, 32])},
+        answers(labels=lambda ids: [-100, -100, 30, 31, 32]),
         options=ALL,
         row=0,
         column="labels",
@@ -94,11 +101,11 @@ LABELS = [
     Case(
         "labels of another text in one row",
         "SF156",
-        {"a.jsonl": tokens(8, [5, 6, 7], [-100, 9, 8])},
+        tokens(8, [5, 6, 7], [-100, 9, 8]),
         options=ALL,
         row=8,
     ),
-    Case("labels on padding", "SF151", {"a.jsonl": filled(12, 0)}, options=ALL, row=0),
+    Case("labels on padding", "SF151", filled(12, 0), options=ALL, row=0),
     Case(
         "labels on padding that is eos",
         "SF151",
@@ -109,7 +116,7 @@ LABELS = [
     Case(
         "labels of tokens with a mask of 0",
         "SF152",
-        {"a.jsonl": [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()]},
+        [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()],
         options=ALL,
         row=0,
         column="labels",
@@ -128,21 +135,14 @@ LABELS = [
         row=0,
         column="labels",
     ),
-    Case(
-        "labels on padding with a mask of 0",
-        "SF153",
-        {"a.jsonl": filled(12, 0, mask=True)},
-        options=ALL,
-        exits=0,
-    ),
-    Case("labels on padding on the left", "SF153", {"a.npz": LEFT}, options=ALL, exits=0),
+    Case("labels on padding with a mask of 0", "SF153", filled(12, 0, mask=True), options=ALL),
+    Case("labels on padding on the left", "SF153", {"a.npz": LEFT}, options=ALL),
     Case(
         "answers without their end",
         "SF155",
         {"a.jsonl": answers(), "tok": Chat("chatml")},
         options=TOK,
         row=0,
-        exits=0,
     ),
     Case(
         "end of every answer masked",
@@ -182,7 +182,6 @@ LABELS = [
         },
         options=TOK,
         row=0,
-        exits=0,
     ),
     Case(
         "texts without their end",
@@ -192,171 +191,88 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=f"--task causal-lm {TOK}",
-        exits=0,
     ),
 ]
 CASES = [
-    Case(
+    tokenized(
         "id beyond the vocabulary",
         "SF302",
-        {"a.jsonl": tokens(17, [5, 99_999], [5, 6])},
-        options=LONG,
+        tokens(17, [5, 99_999], [5, 6]),
         row=17,
         column="input_ids",
         process=True,
     ),
-    Case(
-        "id that is negative",
-        "SF302",
-        {"a.jsonl": tokens(3, [-1, 5], [5, 6])},
-        options=LONG,
-        row=3,
-        column="input_ids",
-    ),
-    Case(
-        "label beyond the vocabulary",
-        "SF302",
-        {"a.jsonl": tokens(3, [5, 6], [5, 99_999])},
-        options=LONG,
-        row=3,
-        column="labels",
-    ),
-    Case(
+    tokenized(
         "label that is negative and not -100",
         "SF302",
-        {"a.jsonl": tokens(3, [5, 6], [5, -1])},
-        options=LONG,
+        tokens(3, [5, 6], [5, -1]),
         row=3,
         column="labels",
     ),
-    Case(
-        "labels longer than ids",
-        "SF201",
-        {"a.jsonl": tokens(8, [5, 6], [5, 6, 7])},
-        options=LONG,
-        row=8,
-        column="labels",
+    tokenized(
+        "labels longer than ids", "SF201", tokens(8, [5, 6], [5, 6, 7]), row=8, column="labels"
     ),
-    Case(
-        "labels shorter than ids",
-        "SF201",
-        {"a.jsonl": tokens(8, [5, 6], [5])},
-        options=LONG,
-        row=8,
-        column="labels",
-    ),
-    Case(
+    tokenized(
         "mask longer than ids",
         "SF201",
-        {
-            "a.jsonl": tokens(
-                8,
-                [5, 6],
-                [5, 6],
-                attention_mask=lambda n: [1] * (2 if n == 8 else 4 if n == 5 else 3),
-            )
-        },
-        options=LONG,
+        tokens(
+            8, [5, 6], [5, 6], attention_mask=lambda n: [1] * (2 if n == 8 else 4 if n == 5 else 3)
+        ),
         row=5,
         column="attention_mask",
     ),
-    Case(
-        "null among ids",
-        "SF207",
-        {"a.jsonl": tokens(8, [5, None], [5, 6])},
-        options=LONG,
-        row=8,
-        column="input_ids",
-    ),
-    Case(
-        "null instead of ids",
-        "SF203",
-        {"a.jsonl": tokens(8, None, [5, 6])},
-        options=LONG,
-        row=8,
-        exits=0,
-    ),
-    Case("no ids in a row", "SF203", {"a.jsonl": tokens(8, [], [])}, options=LONG, row=8, exits=0),
-    Case(
-        "fractions as ids",
-        "SF213",
-        {"a.jsonl": tokens(8, [5.5, 6], [5, 6])},
-        options=LONG,
-        row=8,
-        column="input_ids",
-    ),
-    Case(
-        "texts as ids",
-        "SF213",
-        {"a.jsonl": [{"input_ids": ["a", str(n)], "labels": [5, 6]} for n in range(20)]},
-        options=LONG,
-        row=0,
-        column="input_ids",
-    ),
-    Case(
+    tokenized("null among ids", "SF207", tokens(8, [5, None], [5, 6]), row=8, column="input_ids"),
+    tokenized("null instead of ids", "dropped: ", tokens(8, None, [5, 6]), row=8),
+    tokenized("fractions as ids", "SF213", tokens(8, [5.5, 6], [5, 6]), row=8, column="input_ids"),
+    tokenized(
         "ids in a list too many",
         "SF208",
-        {"a.jsonl": [{"input_ids": [[5, n]], "labels": [[5, n]]} for n in range(20)]},
-        options=LONG,
+        [{"input_ids": [[5, n]], "labels": [[5, n]]} for n in range(20)],
         row=0,
         column="input_ids",
     ),
-    Case(
-        "ids nested in one row",
-        "SF103",
-        {"a.jsonl": tokens(8, [[5, 6]], [5, 6])},
-        options=LONG,
-        row=8,
-        column="input_ids",
+    tokenized(
+        "ids nested in one row", "SF103", tokens(8, [[5, 6]], [5, 6]), row=8, column="input_ids"
     ),
-    Case(
+    tokenized(
         "one label for a row of tokens",
         "SF208",
-        {"a.jsonl": [{"input_ids": [5, n], "labels": n % 2} for n in range(20)]},
-        options=LONG,
+        [{"input_ids": [5, n], "labels": n % 2} for n in range(20)],
         row=0,
         column="labels",
     ),
-    Case(
-        "longer than the positions",
-        "SF304",
-        {"a.jsonl": tokens(8, [5] * 600, [5] * 600)},
-        options=LONG,
-        row=8,
-    ),
+    tokenized("longer than the positions", "SF304", tokens(8, [5] * 600, [5] * 600), row=8),
     Case(
         "longer than asked",
         "SF212",
-        {"a.jsonl": tokens(8, [5] * 60, [5] * 60)},
+        tokens(8, [5] * 60, [5] * 60),
         options=f"--max-seq-length 50 --set overlong=error {ALL}",
         row=8,
     ),
-    Case("every label masked", "SF401", {"a.jsonl": MASKED}, row=0, process=True),
+    Case("every label masked", "SF401", MASKED, row=0, process=True),
     Case(
         "every label of a row masked",
-        "SF203",
-        {"a.jsonl": tokens(6, [5, 6], [-100, -100])},
+        "dropped: ",
+        tokens(6, [5, 6], [-100, -100]),
         options=ALL,
         row=6,
-        exits=0,
     ),
     Case(
         "truncation deletes every label",
         "SF401",
-        {"a.jsonl": LATE},
+        LATE,
         options=f"--task causal-lm --max-seq-length 8 --set overlong=truncate {ALL}",
     ),
     Case(
         "truncation that would delete the answer",
         "SF216",
-        {"a.jsonl": LATE},
+        LATE,
         options=f"--max-seq-length 8 {ALL}",
-        exits=0,
     ),
     Case(
         "only the first token labelled",
         "SF401",
-        {"a.jsonl": [{"input_ids": [5, n + 6], "labels": [5, -100]} for n in range(20)]},
+        [{"input_ids": [5, n + 6], "labels": [5, -100]} for n in range(20)],
         options=ALL,
     ),
 ]

@@ -78,251 +78,162 @@ NAMES_ONLY = LOOP + (
 TOOL_NAMES = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + NAMES_ONLY.replace(
     "c.function.name", "c | tojson"
 )
+
+
+def unwritten(
+    name: str, code: str, given: Any, chat: str = "", template: str = "", **more: Any
+) -> Case:
+    """Dialogues for a tokenizer in the manner of `chat`, perhaps with a template of one's own."""
+    files = {"a.jsonl": given} | ({"tok": Chat(chat)} if chat else {})
+    options = FILE if template else TOK if chat else ALL
+    files |= {"t.jinja": template} if template else {}
+    return Case(name, code, files, options=options, **more)
+
+
 CASES = [
-    Case(
+    unwritten(
         "tool definitions the template does not write",
         "SF157",
-        {
-            "a.jsonl": rows("conversations", sharegpt_calls, tools=json.dumps([TOOL])),
-            "tok": Chat("llama3"),
-        },
-        options=TOK,
+        rows("conversations", sharegpt_calls, tools=json.dumps([TOOL])),
+        chat="llama3",
         row=0,
         column="tools",
-        process=False,
     ),
-    Case(
+    unwritten(
         "tools in a list the plain template does not write",
         "SF157",
-        {"a.jsonl": rows("messages", openai_calls, tools=[{"type": "function", "function": TOOL}])},
-        options=ALL,
+        rows("messages", openai_calls, tools=[{"type": "function", "function": TOOL}]),
         row=0,
     ),
-    Case(
+    unwritten(
         "parameters of tools the template does not write",
         "SF157",
-        {
-            "a.jsonl": rows("messages", openai_calls, tools=json.dumps([TOOL])),
-            "tok": Chat("chatml"),
-            "t.jinja": TOOL_NAMES,
-        },
-        options=FILE,
+        rows("messages", openai_calls, tools=json.dumps([TOOL])),
+        chat="chatml",
+        template=TOOL_NAMES,
     ),
-    Case(
+    unwritten(
         "system message the template leaves out",
-        "SF158",
-        {
-            "a.jsonl": rows("messages", lambda n: said(f"a {n}", "b", "c", "d", system="Be kind.")),
-            "tok": Chat("chatml"),
-            "t.jinja": NO_SYSTEM,
-        },
-        options=FILE,
+        "SF159",
+        rows("messages", lambda n: said(f"a {n}", "b", "c", "d", system="Be kind.")),
+        chat="chatml",
+        template=NO_SYSTEM,
         row=0,
     ),
-    Case(
-        "system column the template leaves out",
-        "SF158",
-        {
-            "a.jsonl": alpaca(system="Be kind.", history=[["Hello", "Hi"]]),
-            "tok": Chat("chatml"),
-            "t.jinja": NO_SYSTEM,
-        },
-        options=FILE,
-        row=0,
-        column="system",
-    ),
-    Case(
+    unwritten(
         "results of tools the template leaves out",
         "SF159",
-        {
-            "a.jsonl": rows("conversations", sharegpt_calls),
-            "tok": Chat("chatml"),
-            "t.jinja": NO_TOOL_ROLE,
-        },
-        options=FILE,
+        rows("conversations", sharegpt_calls),
+        chat="chatml",
+        template=NO_TOOL_ROLE,
         row=0,
         column="conversations",
     ),
-    Case(
+    unwritten(
         "history the template leaves out",
         "SF159",
-        {"a.jsonl": alpaca(history=[["Hello", "Hi"]]), "tok": Chat("chatml"), "t.jinja": LAST_ONLY},
-        options=FILE,
+        alpaca(history=[["Hello", "Hi"]]),
+        chat="chatml",
+        template=LAST_ONLY,
         row=0,
         column="history",
     ),
-    Case(
+    unwritten(
         "second tool call the template leaves out",
-        "SF160",
-        {"a.jsonl": rows("messages", lambda n: openai_calls(n, calls=2)), "tok": Chat("llama3")},
-        options=TOK,
+        "SF159",
+        rows("messages", lambda n: openai_calls(n, calls=2)),
+        chat="llama3",
         row=0,
     ),
-    Case(
+    unwritten(
         "arguments of calls the template leaves out",
-        "SF160",
-        {
-            "a.jsonl": rows("conversations", sharegpt_calls),
-            "tok": Chat("chatml"),
-            "t.jinja": NAMES_ONLY,
-        },
-        options=FILE,
+        "SF159",
+        rows("conversations", sharegpt_calls),
+        chat="chatml",
+        template=NAMES_ONLY,
         row=0,
     ),
-    Case(
+    unwritten(
         "reasoning_content no template of surefit writes",
         "SF161",
-        {"a.jsonl": reasoned("reasoning_content")},
-        options=ALL,
+        reasoned("reasoning_content"),
         row=0,
     ),
-    Case(
+    unwritten(
         "thinking the chat template does not write",
         "SF161",
-        {"a.jsonl": reasoned("thinking"), "tok": Chat("llama3")},
-        options=TOK,
+        reasoned("thinking"),
+        chat="llama3",
         row=0,
     ),
-    Case(
+    unwritten(
         "empty reasoning the template adds",
         "SF162",
-        {"a.jsonl": rows("messages", lambda n: said(f"a {n}", "b")), "tok": Chat("qwen")},
-        options=TOK,
+        rows("messages", lambda n: said(f"a {n}", "b")),
+        chat="qwen",
         row=0,
-        exits=0,
     ),
-    Case(
+    unwritten(
         "empty reasoning the template adds to instructions",
         "SF162",
-        {"a.jsonl": alpaca(system="Be kind."), "tok": Chat("qwen")},
-        options=TOK,
+        alpaca(system="Be kind."),
+        chat="qwen",
         row=0,
-        exits=0,
     ),
-    Case(
+    unwritten(
         "names of speakers that are not written",
-        "SF163",
-        {
-            "a.jsonl": rows(
-                "messages", lambda n: [{**m, "name": "Ann"} for m in said(f"a {n}", "b")]
-            )
-        },
-        options=ALL,
-        exits=0,
+        "the field ",
+        rows("messages", lambda n: [{**m, "name": "Ann"} for m in said(f"a {n}", "b")]),
     ),
-    Case(
+    unwritten(
         "images of messages",
         "SF164",
-        {
-            "a.jsonl": rows(
-                "messages",
-                lambda n: [
-                    {"role": "user", "content": f"What is {n}?", "images": ["a.png"]},
-                    {"role": "assistant", "content": "A cat."},
-                ],
-            )
-        },
-        options=ALL,
+        rows(
+            "messages",
+            lambda n: [
+                {"role": "user", "content": f"What is {n}?", "images": ["a.png"]},
+                {"role": "assistant", "content": "A cat."},
+            ],
+        ),
         row=0,
-        exits=0,
     ),
-    Case(
-        "feelings of ShareGPT turns that are not written",
-        "SF163",
-        {
-            "a.jsonl": rows(
-                "conversations",
-                lambda n: [
-                    {"from": "human", "value": f"Hello {n}", "feeling": "glad"},
-                    {"from": "gpt", "value": "Hi."},
-                ],
-            ),
-            "tok": Chat("chatml"),
-        },
-        options=TOK,
-        exits=0,
-    ),
-    Case(
-        "sound of ShareGPT turns",
-        "SF164",
-        {
-            "a.jsonl": rows(
-                "conversations",
-                lambda n: [
-                    {"from": "human", "value": f"Who speaks in {n}?", "audio": f"{n}.wav"},
-                    {"from": "gpt", "value": "Ann."},
-                ],
-            ),
-            "tok": Chat("chatml"),
-        },
-        options=TOK,
-        row=0,
-        exits=0,
-    ),
-    Case(
+    unwritten(
         "tool calls the template cannot write",
         "SF165",
-        {"a.jsonl": rows("messages", openai_calls), "tok": Chat("chatml")},
-        options=TOK,
+        rows("messages", openai_calls),
+        chat="chatml",
         row=0,
-        exits=0,
     ),
-    Case(
+    unwritten(
         "ShareGPT calls the template cannot write",
         "SF165",
-        {"a.jsonl": rows("conversations", sharegpt_calls), "tok": Chat("marked")},
-        options=TOK,
+        rows("conversations", sharegpt_calls),
+        chat="marked",
         row=0,
-        exits=0,
     ),
-    Case(
+    unwritten(
         "tool calls that are no JSON",
         "SF166",
-        {"a.jsonl": rows("conversations", lambda n: sharegpt_calls(n, "find_hotel(city='Paris')"))},
-        options=ALL,
+        rows("conversations", lambda n: sharegpt_calls(n, "find_hotel(city='Paris')")),
         row=0,
-        exits=0,
     ),
-    Case(
+    unwritten(
         "arguments of OpenAI calls that are no JSON",
         "SF166",
-        {"a.jsonl": rows("messages", lambda n: openai_calls(n, given="city=Paris"))},
-        options=ALL,
+        rows("messages", lambda n: openai_calls(n, given="city=Paris")),
         row=0,
-        exits=0,
     ),
-    Case(
-        "OpenAI calls that are text",
-        "SF166",
-        {
-            "a.jsonl": rows(
-                "messages",
-                lambda n: [
-                    {**message, "tool_calls": "find_hotel(city='Paris')"}
-                    if message.get("tool_calls")
-                    else message
-                    for message in openai_calls(n)
-                ],
-            ),
-            "tok": Chat("llama3"),
-        },
-        options=TOK,
-        row=0,
-        exits=0,
-    ),
-    Case(
+    unwritten(
         "messages as Python text",
         "SF167",
-        {"a.jsonl": [{"messages": str(said(f"a {n}", "b"))} for n in range(20)]},
-        options=ALL,
+        [{"messages": str(said(f"a {n}", "b"))} for n in range(20)],
         row=0,
         column="messages",
     ),
-    Case(
+    unwritten(
         "tools as Python text",
         "SF167",
-        {"a.jsonl": rows("messages", openai_calls, tools=str([TOOL]))},
-        options=ALL,
+        rows("messages", openai_calls, tools=str([TOOL])),
         row=0,
         column="tools",
     ),

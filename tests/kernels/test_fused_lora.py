@@ -10,8 +10,6 @@ import torch
 from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
-import surefit
-from builders import echo_rows
 from surefit.kernels.fused_lora import fuse_adapters
 
 
@@ -61,11 +59,6 @@ def test_the_output_may_be_changed_in_place() -> None:
     layer = model["body"][0]  # type: ignore[index]
     layer(x).mul_(2.0).sum().backward()
     assert x.grad is not None
-
-
-def test_memory_of_a_run_with_adapters_is_predicted() -> None:
-    plan = surefit.check(data=echo_rows(20), model="tiny:llama", lora={"r": 4})
-    assert plan.as_dict()["memory"]["predicted_peak_bytes"] is not None
 
 
 @pytest.mark.parametrize("settings", [{"lora_dropout": 0.1}, {"use_dora": True}])

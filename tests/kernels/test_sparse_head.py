@@ -13,11 +13,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import surefit
-from builders import WORDS, echo_rows
+from builders import WORDS, echo_rows, stop_at
 from surefit.batches.batch_layout import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
 from surefit.kernels.sparse_head import Chunks, LogitTransform, SparseHead, chunked_loss
+from surefit.kernels.tied_embeddings import find_tied, shared_gradient
 from surefit.models.call import Call, match_arguments
 from surefit.models.tiny_config import TinySizes, tiny_config
 from surefit.tasks.causal_lm import SPEC as CAUSAL
@@ -45,7 +46,6 @@ def random_rows(task: TaskSpec, lengths: tuple[int, ...] = (9, 4, 14)) -> list[d
 def batch_of(task: TaskSpec, **kinds: Any) -> dict[str, Any]:
     rows = random_rows(task)
     fields = {name: task.fields[name] for name in rows[0]}
-    assert task.head is not None
     return to_batch(rows, fields, layout=Layout(predicts=task.head.predicts, **kinds))
 
 
@@ -56,7 +56,6 @@ def tiny(arch: str, task: TaskSpec, **settings: Any) -> Any:
     for name, value in settings.items():
         setattr(config, name, value)
     torch.manual_seed(0)
-    assert task.head is not None
     return getattr(transformers, str(task.head.auto_class)).from_config(config)
 
 
@@ -111,7 +110,6 @@ def test_causal_head_in_chunks(
     arch: str, settings: dict[str, Any], transform: LogitTransform, dtype: torch.dtype
 ) -> None:
     head = compare(tiny(arch, CAUSAL, **settings), CAUSAL, dtype)
-    assert head.transform is not None
     assert (head.tied is not None) == (arch in ("qwen3", "gpt2", "opt", "cohere"))
     assert head.transform.cap == transform.cap
     assert head.transform.factor == pytest.approx(transform.factor, rel=1e-5)
@@ -224,7 +222,7 @@ def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
 def test_a_resumed_run_uses_the_choices_of_its_plan(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from surefit.plan import choices as choosing
+    from surefit.plan import layout as choosing
 
     options: dict[str, Any] = {"data": echo_rows(40), "model": "tiny:llama", "task": "sft"}
     options |= {"epochs": 2, "generate": {"rows": 0}}
@@ -232,12 +230,8 @@ def test_a_resumed_run_uses_the_choices_of_its_plan(
     assert whole.plan["choices"]["head"]["chunk"] == 256
     assert whole.plan["choices"]["rows"] == "padding-free"
 
-    def stop(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 4:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop])
+        surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop_at(4)])
 
     if version == "0.1.0":
         path = tmp_path / "cut" / "plan.json"
@@ -271,3 +265,65 @@ def test_evaluation_equals_that_of_the_full_head(tmp_path: Path) -> None:
     assert found.keys() == plain.keys() >= {"loss", "perplexity", "token_accuracy"}
     for name in plain:
         assert found[name] == pytest.approx(plain[name], rel=1e-5), name
+
+
+TIED_WORDS, WIDTH = 30, 8
+CHUNKS = Chunks(LogitTransform(), 2)
+
+
+class Tied(nn.Module):
+    """An embedding lookup, a mixing layer, and a tied head."""
+
+    def __init__(self, padding_idx: int | None = None, lookups: int = 1) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TIED_WORDS, WIDTH, padding_idx)
+        self.mix = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, TIED_WORDS, bias=False)
+        self.head.weight = self.embedding.weight
+        self.lookups = lookups
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.mix(sum(self.embedding(ids + place) for place in range(self.lookups)))
+
+
+def gradient(module: Tied, *, shares: bool) -> torch.Tensor:
+    ids = torch.tensor([3, 3, 0, 7, 1])
+    labels = torch.tensor([1, 2, 3, 3, 0])
+    module.zero_grad()
+    with shared_gradient(module.embedding if shares else None) as shared:
+        labelled = chunked_loss(module(ids), module.head, labels, CHUNKS, shared)
+    (labelled.total * 0.5).backward()  # type: ignore[no-untyped-call]
+    return module.embedding.weight.grad.clone()
+
+
+@pytest.mark.parametrize("padding_idx", [None, 0])
+@pytest.mark.parametrize("lookups", [1, 2])
+def test_one_gradient_is_the_sum_of_both(padding_idx: int | None, lookups: int) -> None:
+    torch.manual_seed(0)
+    module = Tied(padding_idx, lookups).double()
+    apart, together = (gradient(module, shares=shares) for shares in (False, True))
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
+    assert not module.embedding._forward_hooks
+
+
+def test_a_model_that_looks_nothing_up_loses_no_gradient() -> None:
+    torch.manual_seed(0)
+    module = Tied().double()
+    hidden = torch.randn(4, WIDTH, dtype=torch.float64)
+    labels = torch.tensor([1, 2, 3, 4])
+    with shared_gradient(module.embedding) as shared:
+        labelled = chunked_loss(module.mix(hidden), module.head, labels, CHUNKS, shared)
+    labelled.total.backward()  # type: ignore[no-untyped-call]
+    assert module.head.weight.grad.any()
+
+
+def test_only_plain_embeddings_of_the_same_weight_are_tied() -> None:
+    module = Tied()
+    assert find_tied(module, module.head) is module.embedding
+    assert find_tied(module, nn.Linear(WIDTH, TIED_WORDS)) is None
+    assert find_tied(nn.Linear(2, 2), module.head) is None
+    module.embedding.scale_grad_by_freq = True
+    assert find_tied(module, module.head) is None

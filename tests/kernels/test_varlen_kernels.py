@@ -22,8 +22,8 @@ from surefit.kernels.varlen_kernels import (
     attend_by_row,
     choose_kernel,
 )
-from surefit.plan import choose_attention
-from surefit.plan.choose_attention import why_padding_is_faster
+from surefit.plan import layout as choose_attention
+from surefit.plan.layout import why_padding_is_faster
 
 LAYERS = [(Shape(4, 2, 8), Attention()), (Shape(4, 4, 8), Attention(window=3, causal=False))]
 
@@ -137,7 +137,6 @@ def test_row_lengths_stay_on_the_host() -> None:
 
 def test_padding_is_chosen_by_timing_both_layouts(monkeypatch: Any) -> None:
     job = surefit.check(data=echo_rows(30), model="tiny:llama", generate={"rows": 0}).job
-    assert job is not None
     varlen = job.pipeline
     padded = replace(varlen, layout=replace(varlen.layout, padding_free=False))
     assert varlen.layout.padding_free
@@ -167,32 +166,3 @@ def test_compiling_and_padding_free_batches_exclude_each_other() -> None:
     plan = surefit.check(data=echo_rows(30), model="tiny:llama", compile="on", generate={"rows": 0})
     assert plan.choices["compile"]["compiled"]
     assert plan.choices["rows"] == "padded"
-
-
-def test_a_padding_free_pass_never_waits_for_the_device() -> None:
-    """Embeddings, layers, attention, head and loss, on a device that notes what it waits for."""
-    from torch.func import functional_call
-
-    from surefit.checks.emulated_device import OnDevice, Place, Watch
-
-    class Everything(Watch):
-        def _own_line(self) -> Place:
-            return Place("", len(self.seen))
-
-    job = surefit.check(data=echo_rows(30), model="tiny:llama", generate={"rows": 0}).job
-    assert job is not None
-    pipeline, watch = job.pipeline, Everything()
-    module = pipeline.module
-    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    held = {name: watch.move(tensor) for name, tensor in named.items()}
-    batch = pipeline.batch(job.train, [0, 1, 2, 3])
-    moved = {n: watch.move(v) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}
-    assert "row_lengths" in batch
-    with torch.no_grad():
-        expected = pipeline.loss(pipeline.outputs(batch), batch)[0]
-        with watch:
-            outputs = pipeline.call(lambda **given: functional_call(module, held, (), given), moved)
-            total = pipeline.loss(outputs, moved)[0]
-    assert not watch.seen
-    assert isinstance(total, OnDevice)
-    torch.testing.assert_close(total.inside, expected)

@@ -16,15 +16,15 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
+from surefit.batches import cut_steps
 from surefit.batches.order import Batches
-from surefit.batches.window_order import Windows
 from surefit.run.checkpoints import latest_checkpoint
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=200)
 
 
 def order(batches: Batches, epoch: int) -> list[list[int]]:
-    steps = range(batches.num_steps(epoch))
+    steps = range(batches.steps_per_epoch)
     return [batches.step_rows(epoch, step).tolist() for step in steps]
 
 
@@ -55,7 +55,7 @@ def test_steps_depend_on_the_effective_batch_size_alone(
     options: dict[str, Any] = {"padding_free": padding_free, "order": name}
     alone, shared = Batches(array, 1, 16, **options), Batches(array, 1, *shape, **options)
     assert [sorted(s) for s in order(alone, 0)] == [sorted(s) for s in order(shared, 0)]
-    for step in range(shared.num_steps(0)):
+    for step in range(shared.steps_per_epoch):
         shares = [shared.share(0, step, process) for process in range(shape[2])]
         taken = [row for s in shares if s.weight for part in s.micro_batches for row in part]
         assert sorted(taken) == sorted(alone.step_rows(0, step).tolist())
@@ -95,32 +95,36 @@ def test_a_step_is_a_random_draw_of_lengths(
 ) -> None:
     """The mean length of steps spreads no more than 1.3 times as far as in random steps."""
     batches = Batches(lengths, 0, *shape, padding_free=padding_free)
-    steps = [batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.num_steps(0))]
+    steps = [
+        batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.steps_per_epoch)
+    ]
     size = batches.batch_size * batches.micro_per_step
     means = [lengths[rows].mean() for rows in steps if len(rows) == size]
     assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
 
 
 @given(LENGTHS, st.integers(0, 5), st.integers(0, 3), st.sampled_from(SHAPES))
-def test_windows_have_every_row_once_and_the_same_steps_for_all_processes(
+def test_blocks_have_every_row_once_and_the_same_steps_for_all_processes(
     lengths: list[int], seed: int, epoch: int, shape: tuple[int, int, int]
 ) -> None:
     array = np.array(lengths, np.int32)
-    windows = Windows(array, 32, 8)
-    alone = order(Batches(array, seed, 16, windows=windows), epoch)
+    alone = order(Batches(array, seed, 16, block_rows=8), epoch)
     assert sorted(row for step in alone for row in step) == list(range(len(lengths)))
-    shared = order(Batches(array, seed, *shape, windows=Windows(array, 32, 8)), epoch)
+    shared = order(Batches(array, seed, *shape, block_rows=8), epoch)
     assert [sorted(step) for step in shared] == [sorted(step) for step in alone]
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (8, 4, 1), (8, 1, 16)])
-def test_a_step_of_a_window_is_a_random_draw_even_of_sorted_rows(
-    shape: tuple[int, int, int],
+def test_a_step_of_blocks_is_a_random_draw_even_of_sorted_rows(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows sorted by length are the worst case: those of a shard are alike."""
+    """Rows sorted by length are the worst case: those of a block are alike."""
+    monkeypatch.setattr(cut_steps, "WINDOW_BLOCKS", 16)
     lengths = np.sort(np.tile(RAGGED, 8))
-    batches = Batches(lengths, 0, *shape, windows=Windows(lengths, 4096, 256))
-    steps = [batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.num_steps(0))]
+    batches = Batches(lengths, 0, *shape, block_rows=256)
+    steps = [
+        batches.step_rows(epoch, s) for epoch in (0, 1) for s in range(batches.steps_per_epoch)
+    ]
     size = batches.effective_rows
     means = [lengths[rows].mean() for rows in steps if len(rows) == size]
     assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
@@ -188,7 +192,7 @@ def test_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, crash_at: int)
         events[name] = [{k: v for k, v in e.items() if k != "seconds"} for e in run.history]
     assert events["cut"] == events["whole"]
     assert len(events["whole"]) == 36 + 3
-    for file in ("model.safetensors", "optimizer.safetensors"):
+    for file in ("model-00001-of-00001.safetensors", "optimizer-00001-of-00001.safetensors"):
         whole, cut = (
             load_file(latest_checkpoint(tmp_path / name / "checkpoints") / file)  # type: ignore[operator]
             for name in ("whole", "cut")

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from builders import mostly_slow
-from surefit.batches import order
+from surefit.batches import cut_steps, order
 from surefit.batches.field import Field
 from surefit.batches.loading import load_batch
 from surefit.batches.order import Batches
-from surefit.batches.window_order import Windows, find_edges, make_window, sample_steps
 from surefit.data.row_arrays import take
 from surefit.data.row_parts import RowParts, hold_out
 from surefit.data.split import find_contradictions, split_by_input
@@ -37,7 +36,7 @@ def peak_bytes(store: Store, **shape: Any) -> int:
     gc.collect()
     tracemalloc.start()
     batches = Batches(store.lengths, 0, **shape)
-    for step in range(batches.num_steps(0)):
+    for step in range(batches.steps_per_epoch):
         load_batch(store, batches.step_rows(0, step), FIELDS)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -73,7 +72,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[Store]:
 def test_memory_per_further_row_is_at_most_sixteen_bytes(
     stores: list[Store], shape: dict[str, Any]
 ) -> None:
-    order._make_epoch.cache_clear()  # epochs of other data
+    forget_orders()  # of other data
     small, large = (peak_bytes(store, **shape) for store in stores)
     assert (large - small) / (MANY - FEW) <= 16
 
@@ -117,18 +116,26 @@ def test_the_rows_of_a_split_are_mapped() -> None:
     [{"grad_accum": 4}, {"max_tokens": 4096, "padding_free": True}, {"order": "grouped"}],
     ids=str,
 )
-def test_windows_take_sixteen_bytes_a_row_of_theirs(shape: dict[str, Any]) -> None:
-    """A step in the middle of an epoch takes the memory of its window, whatever the rows."""
-    window, peaks = 1 << 16, []
-    for num_rows in (1 << 20, 1 << 23):
+@pytest.mark.parametrize("block_rows", [1, 64])
+def test_the_order_takes_no_memory_per_row(shape: dict[str, Any], block_rows: int) -> None:
+    """A step in the middle of an epoch is computed alone; with max_tokens, 8 bytes a step stay."""
+    peaks, sizes = [], (1 << 16, 1 << 19)
+    for num_rows in sizes:
         lengths = np.broadcast_to(np.int32(50), num_rows)
-        for cached in (find_edges, make_window, sample_steps):
-            cached.cache_clear()
+        forget_orders()
         gc.collect()
         tracemalloc.start()
-        batches = Batches(lengths, 0, 8, windows=Windows(lengths, window, 64), **shape)
-        batches.share(0, batches.num_steps(0) // 2)
+        batches = Batches(lengths, 0, 8, block_rows=block_rows, **shape)
+        batches.share(0, batches.steps_per_epoch // 2)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert max(peaks) <= 16 * window + 300_000  # lengths that are summed a block at a time
-    assert peaks[1] <= 1.1 * peaks[0] + 50_000
+    steps = 16 * sizes[1] * 50 / 4096 * ("max_tokens" in shape)
+    assert peaks[1] <= 1.1 * peaks[0] + 50_000 + steps
+
+
+def forget_orders() -> None:
+    """Empty the caches, as in a new process."""
+    for module in (cut_steps, order):
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()

@@ -46,7 +46,8 @@ def test_truncation_and_dropping_are_counted() -> None:
     assert plan.ledger is not None
     assert plan.ledger.truncated_rows == 1
     assert plan.ledger.dropped_rows == {"empty": 1, "overlong": 1}
-    assert {"SF211", "SF270", "SF279"} <= {found.code for found in plan.findings}
+    assert {"SF270", "SF279"} <= {found.code for found in plan.findings}
+    assert any("1 of 31 rows is longer" in note and "are lost" in note for note in plan.notes)
 
 
 def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:
@@ -62,7 +63,7 @@ def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:
     assert not set(train.source_row.tolist()) & set(held.source_row.tolist())
     seen = [
         row
-        for step in range(plan.job.batches.num_steps(0))
+        for step in range(plan.job.batches.steps_per_epoch)
         for row in plan.job.batches.step_rows(0, step).tolist()
     ]
     assert sorted(seen) == list(range(len(train)))

@@ -10,9 +10,9 @@ import pytest
 import surefit
 from builders import MeanPool, feature_rows
 from http_server import serve
-from surefit import atomic
+from surefit.core import files
 from surefit.data.open_data import open_table
-from surefit.data.remote import download
+from surefit.data.remote import remote_files
 from surefit.errors import FindingError
 
 
@@ -33,23 +33,23 @@ def test_old_file_survives_a_failed_write(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text("old")
     with pytest.raises(PowerCutError):
-        atomic.write_text(path, "new")
+        files.write_text(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.usefixtures("power_cut")
 def test_folder_appears_only_when_it_is_whole(tmp_path: Path) -> None:
-    with pytest.raises(PowerCutError), atomic.new_folder(tmp_path / "model") as folder:
+    with pytest.raises(PowerCutError), files.new_folder(tmp_path / "model") as folder:
         (folder / "weights").write_text("half")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     for content in ("one", "two"):
-        with atomic.new_folder(tmp_path / "model") as folder:
+        with files.new_folder(tmp_path / "model", sealed=True) as folder:
             (folder / content).write_text(content)
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"model", "two", "digests.json"}
 
 
 def test_checkpoint_that_was_cut_off_is_not_there(
@@ -89,7 +89,7 @@ def test_a_flipped_bit_is_seen_when_a_checkpoint_is_read(tmp_path: Path) -> None
     optimizer = torch.optim.AdamW(module.parameters())
     for step in (1, 2):
         checkpoints.save_checkpoint(tmp_path, module, optimizer, {}, checkpoints.State(step=step))
-    weights = tmp_path / "step-00000002" / "model.safetensors"
+    weights = tmp_path / "step-00000002" / "model-00001-of-00001.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
@@ -102,7 +102,7 @@ def test_a_flipped_bit_is_seen_when_a_checkpoint_is_read(tmp_path: Path) -> None
 
 def test_half_a_download_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(remote_files, "PAUSES_SECONDS", ())
     rows = b'{"text": "a whole line"}\n' * 80
     with serve({"rows.jsonl": rows}, cut=len(rows) // 2, etags="none") as site:
         with pytest.raises(FindingError, match="ends after"):  # at the end of a line

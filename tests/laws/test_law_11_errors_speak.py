@@ -59,10 +59,9 @@ def test_mistake_gets_a_message_and_an_exit_code(
     assert [path.name for path in tmp_path.iterdir()] == ["ok.jsonl"]
 
 
-def test_traceback_only_with_debug(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-m", "surefit", "check", "--data", "no.jsonl"]
-    plain = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
-    debug = subprocess.run([*arguments, "--debug"], capture_output=True, text=True, cwd=tmp_path)
-    assert plain.returncode == 2
-    assert "Traceback" not in plain.stderr
-    assert "Traceback" in debug.stderr
+def test_traceback_only_with_debug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", "--data", str(tmp_path / "no.jsonl")]
+    assert command(arguments) == 2
+    assert "Traceback" not in capfd.readouterr().err
+    debug = [sys.executable, "-m", "surefit", *arguments, "--debug"]
+    assert "Traceback" in subprocess.run(debug, capture_output=True, text=True).stderr

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import surefit
 from faults.columns import PAIRS, asked
@@ -81,3 +84,51 @@ def test_members_of_a_tar_file_that_are_not_read_are_named(tmp_path: Path) -> No
     (tmp_path / "a.tar").write_bytes(tar_of(members))
     said = " ".join(found.message for found in open_table(tmp_path / "a.tar").findings)
     assert all(name in said for name, _ in members[1:])
+
+
+FEATURES = np.random.default_rng(0).normal(size=(40, 5, 4)).astype(np.float32)
+CLASSES = np.arange(40) % 2
+TARGETS = {
+    "class": CLASSES,
+    "number": CLASSES + 0.5,
+    "classes of steps": (FEATURES[:, :, 0] > 0).astype(int).tolist(),
+}
+
+
+class Copies(nn.Module):
+    """Adds the target to its outputs, and so reaches a perfect score in training."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.head = kind, nn.Linear(4, 1 if kind == "number" else 2)
+
+    def forward(self, inputs_embeds: Any, attention_mask: Any, labels: Any = None) -> Any:
+        steps = self.kind == "classes of steps"
+        made = self.head(inputs_embeds if steps else inputs_embeds.mean(1))
+        if labels is None:
+            return made
+        copied = torch.eye(2)[labels] if self.kind != "number" else labels[:, None]
+        return made + 100 * copied
+
+
+def rows_of(kind: str) -> list[dict[str, Any]]:
+    pairs = zip(FEATURES.tolist(), TARGETS[kind], strict=True)
+    return [{"features": steps, "label": target} for steps, target in pairs]
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_no_logit_moves_with_a_target_in_the_training_call(kind: str) -> None:
+    plan = surefit.check(data=rows_of(kind), model=Copies(kind))
+    errors = [found for found in plan.findings if found.severity == "error"]
+    assert [found.code for found in errors] == ["SF751"]
+    assert "'labels'" in errors[0].message
+
+
+def test_metrics_use_the_outputs_of_the_call_that_prediction_makes(tmp_path: Path) -> None:
+    options = {"max_steps": 1, "accept": ["SF751"], "output": str(tmp_path / "run")}
+    module, rows = Copies("class"), rows_of("class")
+    run = surefit.train(data=rows, model=module, **options)
+    predicted = surefit.predict(run, rows, model=module)
+    right = [row["prediction"] == wanted for row, wanted in zip(predicted, CLASSES, strict=True)]
+    assert surefit.evaluate(run, rows, model=module)["accuracy"] == np.mean(right) < 0.9

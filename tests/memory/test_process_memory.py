@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from surefit.memory.process_memory import anonymous_bytes, counted_bytes, free_memory
+from surefit.memory import process_memory
+from surefit.memory.process_memory import counted_bytes, free_memory, watch_peak
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 COUNT = 1_000_000
@@ -36,12 +39,27 @@ def test_shared_memory_counts() -> None:
     assert counted(shared) == shared.nbytes
 
 
-def test_garbage_in_cycles_is_returned_to_the_system() -> None:
-    free_memory()
-    before = anonymous_bytes()
-    cycle: list[object] = [torch.ones(10 * COUNT)]
+def test_garbage_in_cycles_is_returned_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = []
+    held = torch.ones(COUNT)
+    is_there = weakref.ref(held)
+    cycle: list[object] = [held]
     cycle.append(cycle)
-    assert anonymous_bytes() - before > 35_000_000
-    del cycle
+    monkeypatch.setattr(process_memory, "trim_heap", lambda: trimmed.append(is_there()))
+    del held, cycle
+    assert is_there() is not None
     free_memory()
-    assert anonymous_bytes() - before < 5_000_000
+    assert trimmed == [None]
+
+
+def test_peak_is_without_mapped_files_and_with_what_was_freed(tmp_path: Path) -> None:
+    np.save(tmp_path / "mapped.npy", np.ones(10 * COUNT))
+    with watch_peak() as peak:
+        before = peak()
+        assert np.load(tmp_path / "mapped.npy", mmap_mode="r").sum() == 10 * COUNT
+        assert peak() - before < 40_000_000
+        own = np.ones(10 * COUNT)
+        assert peak() - before > 75_000_000
+        del own
+        free_memory()
+        assert peak() - before > 75_000_000

@@ -1,15 +1,16 @@
-"""An exported folder is opened as the run is that it was exported from."""
+"""Runs and exported folders, opened as models: to predict with, and to train on from."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import surefit
 from builders import (
-    MeanPool,
     assert_same_predictions,
     assert_same_weights,
     echo_rows,
@@ -20,6 +21,7 @@ from builders import (
     write_module,
 )
 from surefit.cli import run as command
+from surefit.errors import UsageError
 
 ROWS = sentiment_rows(24)
 
@@ -128,14 +130,6 @@ def test_own_module_runs_only_if_this_command_names_it(
     assert_same_predictions(made, surefit.predict("run", rows))
 
 
-def test_own_module_object_is_passed_again(tmp_path: Path) -> None:
-    rows = feature_rows(24)
-    run = surefit.train(data=rows, model=MeanPool(), max_steps=2, output=str(tmp_path / "run"))
-    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
-    made = surefit.predict(tmp_path / "out", rows[:5], model=MeanPool())
-    assert_same_predictions(made, surefit.predict(run, rows[:5]))
-
-
 def test_a_strangers_export_names_no_place_to_write_to(place: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert command(["export", str(place / "run"), str(out)]) == 0
@@ -146,3 +140,62 @@ def test_a_strangers_export_names_no_place_to_write_to(place: Path, tmp_path: Pa
     with pytest.raises(surefit.UsageError, match="os:system"):
         surefit.predict(out, ROWS)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "model"])
+def test_text_run_goes_on_from_its_weights(tmp_path: Path, inside: str) -> None:
+    run = surefit.train(
+        data=sentiment_rows(40), model="tiny:bert", max_steps=2, output=str(tmp_path / "run")
+    )
+    plan = surefit.check(data=sentiment_rows(40, seed=1), model=str(tmp_path / "run" / inside))
+    assert plan.ok
+    before, after = run.model.state_dict(), plan.job.pipeline.module.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert plan.model.lr == 2e-5  # of a trained model
+
+
+NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, num_classes)
+
+    def forward(self, x, epoch, step):
+        return self.head(self.body(x).tanh()) * (1 + epoch) + step / 100
+
+def make(num_classes):
+    torch.manual_seed(0)
+    return Net(num_classes)
+"""
+
+
+def arrays(num_classes: int) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    return {"x": x, "label": np.arange(40) % num_classes}
+
+
+@pytest.mark.slow
+def test_export_of_a_module_that_takes_epoch_and_step_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clocked_net.py").write_text(NET)
+    rows, code = arrays(2), "clocked_net:make"
+    run = surefit.train(data=rows, model=code, epochs=2, output="run")
+    assert command(["export", "run", "out"]) == 0
+    made = surefit.predict("out", rows, trust_code=code)
+    assert_same_predictions(made, surefit.predict("run", rows))
+    with pytest.raises(UsageError, match="names the code clocked_net:make"):
+        surefit.check(data=rows, model="out")
+    for folder, trusted in (("run", ()), ("run/model", ()), ("out", code)):
+        plan = surefit.check(data=rows, model=folder, trust_code=trusted)
+        assert plan.ok
+        assert_same_weights(plan.job.pipeline.module, run.model)
+    plan = surefit.check(data=arrays(3), model="run")
+    assert "2 weights start untrained: head.bias, head.weight" in plan.notes
+    again = surefit.train(data=rows, model="out", trust_code=code, max_steps=1, output="again")
+    assert_same_weights(surefit.load("again"), again.model)  # its code was remembered

@@ -151,30 +151,19 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     options = {"data": feature_rows(40), "model": str(tmp_path / "body")}
     plan = surefit.check(**options)
     assert plan.ok
-    assert plan.job is not None
     assert plan.job.pipeline.encoder.max_length == 6
-    assert plan.ledger is not None
     assert plan.ledger.truncated_rows > 0
     assert {"SF216", "SF325"} <= {found.code for found in plan.findings}
     refused = surefit.check(**options, max_seq_length=8)
     assert [f.code for f in refused.findings if f.severity == "error"] == ["SF304"] * 2
     dropped = surefit.check(**options, overlong="drop", max_dropped_share=1.0)
-    assert dropped.ledger is not None
     assert dropped.ledger.dropped_rows["overlong"] == plan.ledger.truncated_rows
-
-
-def test_flat_rows_are_refused_before_the_body_is_built() -> None:
-    rows = [{**row, "features": np.zeros(12, np.float32)} for row in feature_rows(30)]
-    plan = surefit.check(data=rows, model="tiny:bert", task=FEATURES)
-    assert [found.code for found in plan.findings if found.severity == "error"] == ["SF421"]
-    cut = surefit.check(data=rows, model="tiny:bert", task=FEATURES, features={"width": 4})
-    assert cut.ok
 
 
 def test_models_that_read_no_features_are_refused() -> None:
     for name in ("tiny:t5", "tiny:vit", "tiny:funnel"):
         plan = surefit.check(data=feature_rows(30), model=name, task=FEATURES)
-        assert [found.code for found in plan.findings if found.severity == "error"] == ["SF326"]
+        assert [found.code for found in plan.findings if found.severity == "error"] == ["SF301"]
 
 
 @pytest.mark.slow
@@ -190,7 +179,6 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     for folder in (tmp_path / "run", tmp_path / "run" / "model"):
         plan = surefit.check(data=feature_rows(50, seed=1), model=str(folder))
         assert plan.ok
-        assert plan.job is not None
         module = plan.job.pipeline.module
         assert shared_tensors(before.model, module, "body.", "projection.", "mask_vector")
         assert module.head.out_features == 3  # type: ignore[union-attr]
@@ -203,7 +191,6 @@ def test_pretrained_run_is_taken_over(tmp_path: Path) -> None:
     )
     assert len(surefit.predict(tuned, feature_rows(4))) == 4
     again = surefit.check(data=feature_rows(50), model=str(tmp_path / "tuned"))
-    assert again.job is not None
     assert shared_tensors(tuned.model, again.job.pipeline.module, "body.", "projection.", "head.")
 
 
@@ -213,7 +200,6 @@ def test_another_feature_size_reuses_the_body_and_warns(tmp_path: Path) -> None:
     )
     plan = surefit.check(data=feature_rows(40, width=6), model=str(tmp_path / "run"))
     assert plan.ok
-    assert plan.job is not None
     assert shared_tensors(before.model, plan.job.pipeline.module, "body.")
     assert plan.job.pipeline.module.projection.width == 6  # type: ignore[union-attr]
     told = next(found for found in plan.findings if found.code == "SF327")

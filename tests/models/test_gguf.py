@@ -142,7 +142,6 @@ def test_untouched_weights_are_those_of_the_file(
     model, tokenizer = llama
     path = write_gguf(tmp_path / "small.gguf", model, tokenizer, True)
     plan = surefit.check(data=echo_rows(20), model=str(path), task="sft")
-    assert plan.job is not None
     batch = {"input_ids": torch.tensor([[1, 50, 60, 70]])}
     with torch.no_grad():
         expected, got = model(**batch).logits, plan.job.pipeline.module(**batch).logits

@@ -25,14 +25,11 @@ from builders import (
     echo_rows,
     feature_rows,
     mostly_slow,
-    save_ragged,
     sentiment_rows,
-    write_module,
 )
 from surefit.cli import run as command
 from surefit.config import Lora
-from surefit.models.lora import adapt, trainable_names
-from surefit.models.lora_merge import merge_adapters, without_adapters
+from surefit.models.lora import adapt, merge_adapters, trainable_names, without_adapters
 from surefit.models.model_source import Built
 from surefit.models.tiny_config import TinySizes, tiny_config
 
@@ -84,25 +81,6 @@ def test_names_and_regular_expressions_choose_targets() -> None:
     done, _ = adapt(Built(tiny("llama")), chosen, None, None)
     assert len(done.targets) == 8
     assert sum(name.startswith("model.layers.0.") for name in done.targets) == 1
-
-
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("q_porj", "q_proj"),
-        ("nothing_like_it_at_all", "gate_proj"),
-        ("input_layernorm", "RMSNorm"),
-        ("(", "no layer is named"),
-    ],
-)
-def test_unmatched_names_are_errors_that_name_what_is_there(target: str, said: str) -> None:
-    plan = surefit.check(
-        data=echo_rows(20), model="tiny:llama", lora={"r": 4, "targets": ["v_proj", target]}
-    )
-    assert not plan.ok
-    assert codes(plan)[-1] == "SF321"
-    assert target in plan.findings[-1].message
-    assert said in plan.findings[-1].message
 
 
 def test_shared_weights_are_no_target() -> None:
@@ -275,24 +253,6 @@ def test_classifier_trains_its_head_in_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fresh_head_on_a_trained_body_is_trained_and_saved(tmp_path: Path) -> None:
-    language = surefit.train(
-        data=[{"text": row["text"]} for row in sentiment_rows(40)],
-        model="tiny:bert",
-        task="masked-lm",
-        max_steps=2,
-        output=str(tmp_path / "language"),
-    )
-    run = surefit.train(
-        data=sentiment_rows(40), model=str(language.path), output=str(tmp_path / "run"), **QUICK
-    )
-    assert "classifier" in run.plan["model"]["lora"]["trained_in_full"]
-    trained = run.module_object.classifier.weight
-    assert torch.equal(surefit.load(tmp_path / "run").classifier.weight, trained)
-    assert not (run.path / "model" / "base").exists()
-
-
-@pytest.mark.slow
 def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> None:
     """Embeddings of new tokens are trained, tied or untied, and load again."""
     for arch, tied in (("gpt2", True), ("llama", False)):
@@ -312,7 +272,7 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
             output=str(folder / "run"),
             **QUICK,
         )
-        assert "SF324" in [found["code"] for found in run.plan["findings"]]
+        assert any("new token" in note for note in run.plan["notes"])
         assert run.module_object.config.tie_word_embeddings is tied
         inputs = {"input_ids": torch.tensor([[had, 5, 6, had + 1]])}
         with torch.no_grad():
@@ -329,8 +289,8 @@ def test_new_tokens_are_trained_with_both_kinds_of_output(tmp_path: Path) -> Non
 def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> None:
     rows = feature_rows(60)
     run = surefit.train(data=rows, model="tiny:bert", output=str(tmp_path / "run"), **QUICK)
-    found = [found["code"] for found in run.plan["findings"]]
-    assert "SF322" in found  # the pooler and the mask vector take no part
+    # The pooler and the mask vector take no part.
+    assert any("adapter weights are left" in note for note in run.plan["notes"])
     before = surefit.predict(run, rows[:5])
     assert_same_predictions(surefit.predict(tmp_path / "run", rows[:5]), before)
     assert command(["export", str(run.path), str(tmp_path / "out"), "--merge"]) == 0
@@ -339,24 +299,6 @@ def test_feature_model_adapts_its_body_and_trains_the_rest(tmp_path: Path) -> No
     trained = {name: p for name, p in run.module_object.named_parameters() if "projection" in name}
     assert trained
     assert all(torch.equal(module.get_parameter(name), p) for name, p in trained.items())
-
-
-@pytest.mark.slow
-def test_custom_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    data = save_ragged(tmp_path / "data.npz", feature_rows(40))
-    run = surefit.train(data=str(data), model=write_module(tmp_path, "lnet"), output="a", **QUICK)
-    assert run.plan["model"]["lora"]["targets"] == ["body"]
-    assert run.plan["model"]["lora"]["trained_in_full"] == ["head"]
-    rows = feature_rows(5)
-    before = surefit.predict(run, rows)
-    assert_same_predictions(surefit.predict("a", rows), before)
-    assert surefit.evaluate("a")["confusion"] == run.metrics["confusion"]
-    assert command(["export", "a", "out", "--merge"]) == 0
-    assert (tmp_path / "out" / "module.json").is_file()
-    given = surefit.train(data=feature_rows(40), model=MeanPool(), output="b", **QUICK)
-    before = surefit.predict(given, rows)
-    assert_same_predictions(surefit.predict("b", rows, model=MeanPool()), before)
 
 
 def test_convolutions_keep_their_statistics(tmp_path: Path) -> None:

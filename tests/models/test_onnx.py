@@ -121,25 +121,3 @@ def test_missing_extra_is_named(
     assert command(["export", "run", "out", "--to", "onnx"]) == 2
     assert "pip install 'surefit[onnx]'" in capsys.readouterr().err
     assert not (trained / "out").exists()
-
-
-@pytest.mark.slow
-def test_scores_per_step_of_a_module_with_the_time_axis_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
-    states = random.integers(0, 3, (24, 12))
-    series = np.eye(3, 4)[states] + random.normal(0, 0.1, (24, 12, 4))
-    np.savez("steps.npz", features=series.astype("float32"), labels=states)
-    Path("steps_net.py").write_text(
-        "from torch import nn\n\n\ndef make(n):\n    return nn.Conv1d(4, n, 5, padding=2)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    surefit.train(data="steps.npz", model="steps_net:make", max_steps=2, output="run")
-    assert command(["export", "run", "out", "--to", "onnx"]) == 0
-    shown = capsys.readouterr()
-    assert "torchvision" not in shown.err
-    made = outputs_of(next(Path("out").glob("*.onnx")), inputs_embeds=series[:5].astype("float32"))
-    rows = surefit.predict("run", {"features": series[:5].astype("float32")})
-    assert made.argmax(1).tolist() == [row["prediction"] for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import surefit
-from surefit.models.call import Names, as_outputs, match_arguments
+from surefit.models.call import Names, match_arguments
+from surefit.models.module_outputs import as_outputs, pick_output
 
 LOGITS, OTHER, LOSS = torch.ones(2, 3), torch.zeros(2, 5), torch.tensor(0.5)
 
@@ -52,6 +53,36 @@ def test_a_loss_beside_other_tensors_is_the_modules_own() -> None:
     outputs = as_outputs({"loss": LOSS, "hidden": OTHER})
     assert outputs.logits is None
     assert outputs.loss is LOSS
+
+
+class Named(NamedTuple):
+    hidden: torch.Tensor
+    head: torch.Tensor
+
+
+HEADS: dict[str, Any] = {
+    "tuple": (OTHER, LOGITS),
+    "list with a loss": [LOSS, OTHER, LOGITS],
+    "dict": {"hidden": OTHER, "head": LOGITS},
+    "dataclass": Plain(OTHER, LOGITS),
+    "named tuple": Named(OTHER, LOGITS),
+    "dict of known names": {"logits": OTHER, "head": LOGITS},
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_user_names_an_output_by_key_or_number(name: str) -> None:
+    returned = HEADS[name]
+    picked = pick_output(returned)
+    keys: list[Any] = [1, list(picked.tensors)[1]]
+    assert all(as_outputs(returned, asked=key).logits is LOGITS for key in keys)
+    with pytest.raises(surefit.UsageError, match=r"outputs is 2.*returns: .*\[2, 5\], .*\[2, 3\]"):
+        as_outputs(returned, asked=2)
+
+
+def test_a_loss_alone_has_no_output_to_name() -> None:
+    assert as_outputs(LOSS, asked=1).loss is LOSS
+    assert as_outputs(LOSS, asked=1).logits is None
 
 
 class Towers(nn.Module):
@@ -132,3 +163,57 @@ def test_of_several_outputs_the_one_with_a_score_per_class_is_trained(tmp_path: 
     assert run.metrics["accuracy"] >= 0.9
     found = surefit.predict(run, x[:20], model=module)
     assert [int(row["prediction"]) for row in found] == (x[:20, 0] > 0).astype(int).tolist()
+
+
+class HeadLast(nn.Module):
+    """Returns a latent vector as wide as its logits, or names both."""
+
+    def __init__(self, named: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.named = named
+        self.body, self.head = nn.Linear(4, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        latent = self.body(x)
+        both = {"latent": latent, "head": self.head(latent)}
+        return both if self.named else tuple(both.values())
+
+
+VECTORS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+PAIRS = {"x": VECTORS, "y": (VECTORS[:, 0] > 0).astype(int)}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_layers_that_only_another_output_trains_are_an_error(named: bool) -> None:
+    key = "head" if named else 1
+    plan = surefit.check(data=PAIRS, model=HeadLast(named))
+    error = next(found for found in plan.findings if found.severity == "error")
+    assert error.code == "SF752"
+    assert "head.weight" in error.message
+    assert f"outputs={key}" in error.fix
+    asked = surefit.check(data=PAIRS, model=HeadLast(named), outputs=key)
+    assert asked.ok
+    assert asked.as_dict()["choices"]["output"]["used"] == key
+    kept = surefit.check(data=PAIRS, model=HeadLast(named), outputs=0)
+    assert kept.ok  # the user says which output is meant
+
+
+def test_a_named_output_is_used_by_every_command(tmp_path: Path) -> None:
+    options = {"max_steps": 2, "eval_share": 0.2, "output": str(tmp_path / "run")}
+    run = surefit.train(data=PAIRS, model=HeadLast(), outputs=1, **options)
+    module = surefit.load(run.path, model=HeadLast())
+    with torch.no_grad():
+        classes = module(torch.from_numpy(VECTORS))[1].argmax(1)
+    for path in (run.path, exported(run.path, tmp_path / "exported")):
+        made = surefit.predict(path, VECTORS, model=HeadLast())
+        assert [row["prediction"] for row in made] == classes.tolist()
+        right = (classes.numpy() == PAIRS["y"]).mean()
+        assert surefit.evaluate(path, PAIRS, model=HeadLast())["accuracy"] == pytest.approx(right)
+
+
+def exported(run: Path, out: Path) -> Path:
+    from surefit.run.exported_model import export_model, open_trained
+
+    export_model(open_trained(run), out)
+    return out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -14,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 import surefit
-from builders import echo_rows, save_tiny_base
+from builders import echo_rows, save_tiny_base, stop_at
 from surefit import cli
-from surefit.models import lora_files, quantize, save_model
+from surefit.models import lora_files, quantize
 from surefit.models.quantize import num_weights, quantization_tensors
-from surefit.models.shard_module import can_be_divided
+from surefit.models.sharding import can_be_divided
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
@@ -39,17 +38,14 @@ def test_the_plan_counts_four_bits_and_their_scales(base: str) -> None:
         for options in ({**LORA, "lora": {"r": 4}}, LORA)
     )
     assert quantized.ok
-    assert quantized.job is not None
     module = quantized.job.pipeline.module
     assert quantized.as_dict()["model"]["parameters"] == plain.as_dict()["model"]["parameters"]
     packed = [p for p in module.parameters() if p.dtype == torch.uint8]
     assert len(packed) == quantized.as_dict()["model"]["lora"]["layers"]
     stored = [*module.parameters(), *module.buffers(), *quantization_tensors(module)]
-    assert quantized.fit is not None
     assert quantized.fit.parts["weights"] == sum(tensor.nbytes for tensor in stored)
     saved = sum(num_weights(p) * 4 - p.nbytes for p in packed)
     scales = sum(tensor.nbytes for tensor in quantization_tensors(module))
-    assert plain.fit is not None
     assert plain.fit.parts["weights"] - quantized.fit.parts["weights"] == saved - scales
     copied, _ = quantized.job.pipeline.on_meta
     held = [*copied.parameters(), *quantization_tensors(copied)]
@@ -64,8 +60,6 @@ def test_a_config_alone_is_planned_in_four_bits(base: str, tmp_path: Path) -> No
         surefit.check(model=model, **options) for model in (base, str(tmp_path / "config"))
     )
     assert planned.ok
-    assert planned.fit is not None
-    assert known.fit is not None
     assert planned.fit.parts["weights"] == known.fit.parts["weights"]
 
 
@@ -82,12 +76,13 @@ def test_an_interrupted_run_goes_on_to_the_bit(base: str, tmp_path: Path) -> Non
     options: dict[str, Any] = {"data": DATA, "model": base, "max_steps": 6, **LORA}
     whole = surefit.train(**options, save_every=2, output=str(tmp_path / "whole"))
 
-    def interrupt(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(surefit.SurefitError, match="saved"):
-        surefit.train(**options, save_every=2, callbacks=[interrupt], output=str(tmp_path / "cut"))
+        surefit.train(
+            **options,
+            save_every=2,
+            callbacks=[stop_at(3, signal.SIGINT)],
+            output=str(tmp_path / "cut"),
+        )
     resumed = surefit.train(resume=tmp_path / "cut", data=DATA)
     both = [load_file(run.path / "model" / "adapter_model.safetensors") for run in (whole, resumed)]
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
@@ -124,22 +119,3 @@ def test_without_bitsandbytes_it_is_refused(base: str, monkeypatch: Any) -> None
     monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(surefit.UsageError, match="needs the package bitsandbytes"):
         surefit.check(data=DATA, model=base, **LORA)
-
-
-@pytest.mark.slow
-def test_a_rehearsal_needs_no_memory_of_the_device_for_a_second_model(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str | None] = []
-    opened = save_model.open_pretrained
-
-    def spy(name: str, from_scratch: bool, trusted: bool, bits: str | None = None) -> Any:
-        asked.append(bits)
-        return opened(name, from_scratch, trusted, bits)
-
-    monkeypatch.setattr(save_model, "open_pretrained", spy)
-    options: dict[str, Any] = {"data": DATA, "model": base, "rehearse": True, **LORA}
-    plan = surefit.check(output=str(tmp_path / "run"), **options)
-    assert plan.ok
-    assert "reloading the model" in plan.as_dict()["rehearsal"]["phases"]
-    assert asked == [None, None]  # read again, and merged, both as in its files: on the CPU

@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import surefit
-from builders import MeanPool, assert_same_predictions, echo_rows, feature_rows, write_jsonl
-from surefit.cli import run as command
+from builders import MeanPool, echo_rows, feature_rows, write_jsonl
+from surefit.cli import run as run_cli
 from surefit.data.roles import Role
 from surefit.errors import FindingError, UsageError
-from surefit.training import prove_plan
+from surefit.training import rehearse
 
 TINY: dict[str, Any] = {"model": "tiny:llama", "max_steps": 2, "batch_size": 4}
 INSTRUCTIONS = [
@@ -28,14 +30,14 @@ def test_measured_fit_sends_the_batch_that_training_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[str]] = []
-    real = prove_plan.prove
+    real = rehearse.prove
 
     def noted(job: Any, *args: Any, **kwargs: Any) -> Any:
         rows = job.batches.worst_rows(job.epochs)
         seen.append(set(job.pipeline.batch(job.train, rows)))
         return real(job, *args, **kwargs)
 
-    monkeypatch.setattr(prove_plan, "prove", noted)
+    monkeypatch.setattr(rehearse, "prove", noted)
     data = echo_rows(40)
     plan = surefit.check(data=data, fit="measured", **TINY)
     surefit.train(data=data, output=str(tmp_path / "run"), **TINY)
@@ -60,7 +62,6 @@ def test_a_column_that_may_be_missing_is_not_asked_for(tmp_path: Path) -> None:
     assert len(surefit.predict(run, [{"instruction": "Repeat the word w1."}])) == 1
     plan = surefit.check(data=INSTRUCTIONS, eval_data=PLAIN, **TINY)
     assert plan.ok, plan.findings
-    assert plan.ledger is not None
     assert plan.ledger.eval_rows == len(PLAIN)
 
 
@@ -71,16 +72,6 @@ def test_a_needed_column_that_is_missing_is_named(tmp_path: Path) -> None:
         surefit.evaluate(run, without)
     plan = surefit.check(data=INSTRUCTIONS, eval_data=without, **TINY)
     assert [found.code for found in plan.findings if found.severity == "error"] == ["SF202"]
-
-
-def test_every_role_of_the_task_can_be_chosen() -> None:
-    rows = [
-        {"ask": r["instruction"], "more": r["input"], "reply": r["output"]} for r in INSTRUCTIONS
-    ]
-    columns = {"prompt": "ask", "input": "more", "answer": "reply"}
-    plan = surefit.check(data=rows, task="sft", columns=columns, **TINY)
-    assert plan.ok, plan.findings
-    assert plan.roles == columns
 
 
 UNKNOWN: dict[str, tuple[str | None, str, str]] = {
@@ -99,16 +90,6 @@ def test_a_role_that_the_task_does_not_have_is_refused(name: str) -> None:
         surefit.check(data=rows, task=task, columns={role: "cnt"}, model="tiny:mlp")
     assert message in caught.value.message
     assert "label" in caught.value.fix or "prompt" in caught.value.fix
-
-
-def test_the_command_line_refuses_it_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = write_jsonl(tmp_path / "rows.jsonl", [{"cnt": n, "hour": n % 24} for n in range(30)])
-    arguments = ["--data", str(data), "--model", "tiny:mlp", "--task", "regression"]
-    assert command(["check", *arguments, "--set", "columns.target=cnt"]) == 2
-    said = capsys.readouterr().err
-    assert "Choose among its roles: image, label, audio, text, features" in said
 
 
 def _own_task(**changes: Any) -> surefit.TaskSpec:
@@ -190,28 +171,22 @@ def test_a_role_of_its_own_is_recognised_by_its_names() -> None:
     assert chosen.ok, chosen.findings
 
 
-def test_a_run_of_the_version_before_opens_and_says_why_it_does_not_resume(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     run = surefit.train(
         data=feature_rows(40), model=MeanPool(), max_steps=2, output=str(tmp_path / "run")
     )
-    config = run.path / "config.yaml"
-    text = config.read_text("utf-8").replace("data: []", "data:\n- python:list", 1)
-    config.write_text(text.replace("model: ''", "model: python:MeanPool", 1), "utf-8")
     plan = json.loads((run.path / "plan.json").read_text("utf-8"))
-    del plan["objects"]
-    plan["version"] = "0.1.0"
-    (run.path / "plan.json").write_text(json.dumps(plan), "utf-8")
-    assert "python:" in config.read_text("utf-8")
-    rows = feature_rows(8)
-    predictions = surefit.predict(str(run.path), rows, model=MeanPool())
-    assert_same_predictions(predictions, surefit.predict(run, rows))
-    assert surefit.evaluate(str(run.path), rows, model=MeanPool())["loss"] > 0
-    with pytest.raises(UsageError, match="trained on Python objects"):
-        surefit.evaluate(str(run.path), model=MeanPool())
-    (run.path / "model").rename(tmp_path / "elsewhere")  # as if it had been stopped
-    with pytest.raises(UsageError, match=r"begun with surefit 0\.1\.0") as caught:
-        surefit.train(resume=run.path, data=feature_rows(40), model=MeanPool())
-    assert "Resume it with surefit 0.1.0" in caught.value.fix
+    del plan["run_format"]
+    (run.path / "plan.json").write_text(json.dumps({**plan, "version": "0.5.0"}), "utf-8")
+    again = {"data": feature_rows(40), "model": MeanPool()}
+    for use in (
+        lambda: surefit.predict(str(run.path), **again),
+        lambda: surefit.evaluate(str(run.path), **again),
+        lambda: surefit.train(resume=run.path, **again),
+    ):
+        with pytest.raises(UsageError, match=r"is a run of surefit 0\.5\.0"):
+            use()
+    assert run_cli(["report", str(run.path)]) == 2
 
 
 def test_python_objects_must_be_passed_again_to_resume(tmp_path: Path) -> None:
@@ -271,5 +246,45 @@ def test_padded_rows_without_labels_are_healthy(task: str) -> None:
     hidden = [*PADDED, {"input_ids": [5, 6, 7], "attention_mask": [0, 0, 0]}]
     plan = surefit.check(data=hidden, task=task, autofix=False, **TINY)
     assert plan.ok, plan.findings
-    assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"mask_all_zero": 1}
+
+
+def rows_of(folder: Path, arrays: list[Any]) -> str:
+    """A CSV file beside arrays of one row each."""
+    lines = ["file,label"]
+    for number, array in enumerate(arrays):
+        np.save(folder / f"{number}.npy", array)
+        lines.append(f"{number}.npy,{number % 2}")
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    return str(folder / "rows.csv")
+
+
+def train(folder: Path, arrays: list[Any], model: nn.Module) -> Any:
+    data, output = rows_of(folder, arrays), str(folder / "run")
+    return surefit.train(data=data, model=model, max_steps=1, output=output)
+
+
+def predicted(run: Any, data: Any) -> list[Any]:
+    return [row["probability"] for row in surefit.predict(run, data)]
+
+
+def test_one_vector_is_one_row(tmp_path: Path) -> None:
+    arrays = list(np.random.default_rng(0).normal(size=(30, 6)).astype("float32"))
+    run = train(tmp_path, arrays, nn.Linear(6, 2))
+    every = predicted(run, {"file": np.stack(arrays)})
+    assert predicted(run, str(tmp_path / "3.npy")) == [every[3]]
+    np.save(tmp_path / "many.npy", np.stack(arrays[:6]))  # six rows, as before
+    assert np.allclose(predicted(run, str(tmp_path / "many.npy")), every[:6])
+
+
+def test_one_sequence_is_one_row_and_many_are_many(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    arrays = [random.normal(size=(5 + n % 3, 4)).astype("float32") for n in range(30)]
+    torch.manual_seed(0)
+    run = train(tmp_path, arrays, MeanPool())
+    every = predicted(run, str(tmp_path / "rows.csv"))
+    assert np.allclose(predicted(run, str(tmp_path / "7.npy")), [every[7]])
+    np.save(tmp_path / "many.npy", random.normal(size=(3, 5, 4)).astype("float32"))
+    assert len(predicted(run, str(tmp_path / "many.npy"))) == 3
+    flat = {"file": random.normal(size=(3, 4)).astype("float32")}  # from no file: a step per row
+    assert len(predicted(run, flat)) == 3

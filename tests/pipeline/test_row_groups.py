@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import GenerationMixin
 
@@ -17,7 +16,7 @@ from surefit.checks.probes.perturbed_weights import perturb
 from surefit.data.open_data import open_table
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Pipeline
-from surefit.pipeline.row_groups import RowGroups, group_rows, row_chunks
+from surefit.pipeline.row_groups import RowGroups
 from surefit.run.run_folder import open_run
 
 PADDED = RowGroups()
@@ -28,7 +27,6 @@ def planned(model: str, task: str) -> tuple[Any, Pipeline]:
     rows = {"sft": echo_rows(40), "text-classification": sentiment_rows(40)}
     rows["seq2seq"] = [{"source": r["prompt"], "target": r["completion"]} for r in echo_rows(40)]
     plan = surefit.check(data=rows[task], model=model, task=task, batch_size=8)
-    assert plan.job is not None
     perturb(plan.job.pipeline.module, seed=7)
     return plan, plan.job.pipeline
 
@@ -48,19 +46,19 @@ def codes(plan: Any) -> set[str]:
 @pytest.mark.parametrize(
     ("model", "task", "groups", "code"),
     [
-        ("tiny:rwkv", "sft", RowGroups(generation="single"), "SF712"),
-        ("tiny:xlstm", "sft", RowGroups(generation="equal_length"), "SF712"),
+        ("tiny:rwkv", "sft", RowGroups(generation="single"), None),
+        ("tiny:xlstm", "sft", RowGroups(generation="equal_length"), None),
         ("tiny:convbert", "text-classification", RowGroups(forward="equal_length"), "SF701"),
         ("tiny:fnet", "text-classification", RowGroups(forward="equal_length"), "SF701"),
     ],
 )
 def test_predictions_do_not_depend_on_the_batch_size(
-    model: str, task: str, groups: RowGroups, code: str
+    model: str, task: str, groups: RowGroups, code: str | None
 ) -> None:
     plan, pipeline = planned(model, task)
     assert pipeline.row_groups == groups
     assert plan.choices["row_groups"]["generation"] == groups.generation
-    assert code in codes(plan)
+    assert code in codes(plan) or any("generate for" in note for note in plan.notes)
     alone = predictions(pipeline, task, 1)
     assert_same_predictions(predictions(pipeline, task, 8), alone)
     padded = predictions(replace(pipeline, row_groups=PADDED), task, 8)
@@ -82,7 +80,7 @@ def test_predictions_do_not_depend_on_the_batch_size(
 def test_models_that_read_the_mask_stay_batched(model: str, task: str) -> None:
     plan, pipeline = planned(model, task)
     assert pipeline.row_groups == PADDED
-    assert not codes(plan) & {"SF700", "SF701", "SF702", "SF708", "SF711", "SF712"}
+    assert not codes(plan) & {"SF700", "SF701", "SF702", "SF711"}
     assert_same_predictions(predictions(pipeline, task, 8), predictions(pipeline, task, 1))
 
 
@@ -108,21 +106,6 @@ def test_a_run_keeps_the_choice_and_its_evaluation_generates_by_it(tmp_path: Pat
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert plan["choices"]["row_groups"] == {"forward": "padded", "generation": "equal_length"}
     assert open_run(tmp_path / "run").open_pipeline().row_groups.generation == "equal_length"
-
-
-def test_rows_are_chunked_by_group() -> None:
-    rows = [{"input_ids": np.zeros(n), "prompt_length": np.asarray(2)} for n in (3, 5, 3)]
-    assert group_rows(rows, "padded") is None
-    by_length = group_rows(rows, "equal_length")
-    by_prompt = group_rows(rows, "equal_length", prompts=True)
-    single = group_rows(rows, "single")
-    lengths = np.array([3, 5, 3])
-    shown = [
-        [chunk.tolist() for chunk in row_chunks(lengths, 8, None, groups)]
-        for groups in (None, by_length, by_prompt, single)
-    ]
-    assert shown == [[[1, 0, 2]], [[1], [0, 2]], [[1, 0, 2]], [[2], [1], [0]]]
-    assert [len(chunk) for chunk in row_chunks(lengths, 8, 5, by_length)] == [1, 1, 1]
 
 
 def test_a_model_that_cannot_generate_is_found_before_training(
@@ -154,5 +137,4 @@ def test_a_model_that_fails_on_padding_generates_for_one_prompt_at_a_time(
     plan, pipeline = planned("tiny:llama", "sft")
     assert plan.ok, plan.findings
     assert pipeline.row_groups.generation == "single"
-    assert "SF712" in codes(plan)
     assert len(predictions(pipeline, "sft", 8)) == 8

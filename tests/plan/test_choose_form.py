@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +15,10 @@ from torch.utils.data import DataLoader
 
 import surefit
 from surefit.data.open_data import open_table
+from surefit.data.table import Source, Table
+from surefit.plan.split_data import row_parts
+from surefit.tasks.choose_task import find_task
+from surefit.user_code import NamedCode
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(60, 5)).astype("float32")
@@ -102,15 +107,6 @@ def test_of_two_columns_of_vectors_the_module_reads_one() -> None:
     assert roles_of(data=numbers, model=mlp(3), columns={"label": "goal"})[0] == "regression"
 
 
-def test_several_columns_that_may_be_the_label_are_asked_about() -> None:
-    rows = {"signal": X, "side": SIDES, "patient": PATIENTS}
-    (found,) = surefit.check(data=rows, model=mlp()).findings
-    assert found.code == "SF143"
-    option = "--task feature-classification --set columns.features=signal --set columns.label=side"
-    assert option in found.fix
-    assert "To train on the features alone: --task feature-pretraining" in found.fix
-
-
 def test_a_column_of_paths_is_known_by_its_files(tmp_path: Path) -> None:
     for number in range(20):
         pixels = RANDOM.integers(0, 255, (8, 8, 3), "uint8")
@@ -155,30 +151,6 @@ def test_advice_for_arrays_is_for_arrays() -> None:
         assert "tabular" not in found.fix
 
 
-def test_files_of_texts_are_read_under_any_name(tmp_path: Path) -> None:
-    for number, pet in enumerate(KINDS[:20]):
-        (tmp_path / f"{number}.txt").write_text(f"this is the {pet} number {number}")
-    lines = [f"{number}.txt,{pet}" for number, pet in enumerate(KINDS[:20])]
-    (tmp_path / "list.csv").write_text("\n".join(["note_path,animal", *lines]))
-    wanted = ("text-classification", {"text": "note_path", "label": "animal"})
-    assert roles_of(data=str(tmp_path / "list.csv"), model="tiny:bert") == wanted
-
-
-def test_advice_names_the_whole_of_a_question_with_choices() -> None:
-    rows = [
-        {
-            "ctx_a": f"A man sits on roof {n}.",
-            "ctx": f"A man sits on roof {n}. He",
-            "endings": ["wraps some skis.", "pulls up the roofing.", "holds a cube."],
-            "label": n % 3,
-        }
-        for n in range(30)
-    ]
-    (found,) = [f for f in surefit.check(data=rows, model="tiny:llama").findings if f.fix][:1]
-    assert found.code == "SF145"
-    assert "--set columns.prompt=ctx --set columns.choices=endings" in found.fix
-
-
 def test_a_context_that_is_no_text_may_be_left_out() -> None:
     rows = [
         {"question": f"Who is {n}?", "answer": "Ann", "context": {"titles": ["A"], "lines": ["B"]}}
@@ -187,3 +159,22 @@ def test_a_context_that_is_no_text_may_be_left_out() -> None:
     found = surefit.check(data=rows, model="tiny:llama").findings[-1]
     assert found.fix == "Write it as one text, or leave it out: --set ignore=context."
     assert surefit.check(data=rows, model="tiny:llama", ignore=["context"]).ok
+
+
+@pytest.mark.parametrize(
+    ("values", "is_input"),
+    [
+        (["a-1", "a-2", "a-3"], False),
+        ([7, 8, 9], False),
+        (["01.02.2024", "02.02.2024", "03.02.2024"], True),
+        (["2024-02-01 10:00", "2024-02-01 11:00", "2024-02-01 12:00"], True),
+    ],
+)
+def test_ids_are_no_inputs_and_moments_are(values: list[object], is_input: bool) -> None:
+    table = Table(
+        pa.table({"first": values, "size": [1.0, 1.0, 2.0], "label": [1.5, 2.5, 3.5]}),
+        (Source("f", 0),),
+        "key",
+    )
+    parts = row_parts(table, find_task("regression", NamedCode()), {"label": "label"})
+    assert ("first" in parts.columns) == is_input

@@ -12,11 +12,9 @@ from PIL import Image
 from torch import nn
 
 import surefit
-from surefit.data.further_columns import is_class_map
+from surefit.data.extra_columns import is_class_map
 from surefit.data.open_data import open_table
 from surefit.errors import FindingError
-from surefit.pipeline.onnx_file import write_onnx
-from surefit.tasks.suggest_columns import suggest
 
 RANDOM = np.random.default_rng(0)
 LEFT = RANDOM.integers(0, 256, (48, 3, 8, 8)).astype("uint8")
@@ -100,8 +98,8 @@ def test_two_images_are_read_alike(kind: str, tmp_path: Path) -> None:
     assert_alike(plan, second)
     roles = [role for role in plan.columns.values() if role == "image"]
     assert len(roles) == 2
-    (how,) = (found for found in plan.findings if found.code == "SF254")
-    assert "columns" in how.message
+    (how,) = (note for note in plan.notes if "are read as [" in note)
+    assert "columns" in how
 
 
 def test_a_run_is_evaluated_and_predicted_with_both_images(tmp_path: Path) -> None:
@@ -172,17 +170,6 @@ def test_an_image_is_never_passed_on_raw() -> None:
     assert_alike(checked(ROWS, Free(), **listed))
 
 
-def test_the_advice_lists_the_images() -> None:
-    from surefit.tasks import TASKS
-
-    table = open_table([{**row, "kind": row["label"]} for row in ROWS]).without(["label"])
-    lines = suggest(table, TASKS.values())
-    assert lines[0] == (
-        "--task image-classification --set 'columns.image=[left, right]' --set columns.label=kind"
-    )
-    assert not any("segmentation" in line for line in lines)
-
-
 def test_augmentation_changes_both_images_alike() -> None:
     changes = {"flip": 0.5, "crop": 0.5, "brightness": 0.3, "erase": 0.2}
     plan = checked(ROWS, Siamese(), image={"augment": changes})
@@ -227,26 +214,3 @@ def test_two_recordings_are_read_alike() -> None:
     for place in range(len(train)):
         one, other = train.value("input_values", place), train.value("second", place)
         assert np.array_equal(one, other) == bool(train.source_row[place] % 2)
-
-
-def test_rows_that_are_read_anew_may_be_pairs(tmp_path: Path) -> None:
-    class Pairs(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return len(ROWS)
-
-        def __getitem__(self, row: int) -> Any:
-            moved = np.roll(LEFT[row], np.random.randint(0, 3), 1)
-            return (moved, RIGHT[row]), int(SAME[row])
-
-    run = surefit.train(data=Pairs(), model=Siamese(), max_steps=2, output=tmp_path / "run")
-    assert "SF124" in {found["code"] for found in run.plan["findings"]}
-    assert [*run.plan["columns"].values()] == ["image", "image", "label"]
-
-
-@pytest.mark.slow
-def test_tuples_are_exported_to_onnx(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    data = [(row["left"], row["right"], row["label"]) for row in ROWS]
-    pipeline = checked(data, Siamese()).job.pipeline
-    assert write_onnx(pipeline, open_table(data), tmp_path / "model.onnx") < 1e-4

@@ -38,7 +38,7 @@ MODULES = (
     "plotly.offline",
     "surefit.cli",
     "surefit.training.resume",
-    "surefit.training.verify_step",
+    "surefit.training.replay",
     "surefit.run.verify_run",
 )
 
@@ -288,11 +288,11 @@ def _arm(folder: Path, fault: Fault) -> None:
 
 def follow_phases(page: mmap.mmap) -> None:
     """Write the current phase to a shared page, by wrapping the functions that are the phases."""
-    from surefit import atomic
+    from surefit.core import files
     from surefit.pipeline.pipeline import Pipeline
     from surefit.run import checkpoints
     from surefit.training import resume
-    from surefit.training import start as starting
+    from surefit.training import run as starting
 
     def mark(place: Any, name: str, phase: str) -> None:
         inner, number = getattr(place, name), PHASES.index(phase)
@@ -313,7 +313,7 @@ def follow_phases(page: mmap.mmap) -> None:
     mark(starting, "train_rows", "training")
     mark(checkpoints, "save_checkpoint", "saving")
     mark(checkpoints, "prune_checkpoints", "saving")
-    mark(atomic, "_publish", "saving")
+    mark(files, "_publish", "saving")
     mark(Pipeline, "evaluate", "evaluation")
     mark(starting, "save_model_of_step", "end")
 

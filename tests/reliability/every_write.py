@@ -37,7 +37,6 @@ from configurations import (
     prepare,
     stray_files,
 )
-from results import store_results
 
 ACTIONS = {
     "kill": ("kill", 0, "killed"),
@@ -118,24 +117,17 @@ def main() -> int:
     arguments.add_argument(
         "--places", action="store_true", help="strike the first and last operation of each place"
     )
-    arguments.add_argument("--results", type=Path, help="a JSON file to add the figures to")
     given = arguments.parse_args()
     children.enter()
     wrong = 0
     for action in given.action or ["kill"]:
-        found = {}
         for name in given.scenario or SCENARIOS:
             with children.scratch_folder("writes") as place:
                 spaced = slice(given.first - 1, None, given.every)
                 choose = _of_each_place if given.places else itemgetter(spaced)
-                found[name] = strike_all(SCENARIOS[name], place, action, choose)
-            show(action, name, found[name])
-            wrong += len(found[name].wrong)
-        if given.results is not None:
-            tallies = {name: vars(tally) for name, tally in found.items()}
-            struck = "places" if given.places else given.every
-            figures = {"every": struck, "first": given.first, "scenarios": tallies}
-            store_results(given.results, f"writes: {action}", figures)
+                tally = strike_all(SCENARIOS[name], place, action, choose)
+            show(action, name, tally)
+            wrong += len(tally.wrong)
     return min(wrong, 1)
 
 

@@ -60,11 +60,6 @@ def all_cases() -> list[Case]:
     return [*data_cases(), *run_cases()]
 
 
-def sample(count: int, seed: int) -> list[Case]:
-    """A seeded sample of the table."""
-    return random.Random(seed).sample(all_cases(), count)
-
-
 def warm_up() -> None:
     """Import what commands use, so that each case starts at once."""
     import peft  # noqa: F401

@@ -39,7 +39,6 @@ from configurations import (
     prepare,
     stray_files,
 )
-from results import store_results
 
 from builders import feature_rows, save_ragged
 
@@ -221,7 +220,8 @@ def forbidden_on_resume(inside: str, number: int, case: Case) -> None:
     forbidden(inside, number, case)
 
 
-FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "digests.json")
+FILES = ("model-00001-of-00001.safetensors", "optimizer-00001-of-00001.safetensors")
+FILES += ("index.json", "state.json", "digests.json")
 ERRORS = {"read-only": errno.EROFS, "full": errno.ENOSPC, "not permitted": errno.EACCES}
 
 
@@ -260,7 +260,6 @@ def main() -> int:
     arguments.add_argument("--only", default="", help="faults whose name has these words")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--share", type=float, default=1.0)
-    arguments.add_argument("--results", type=Path, help="a JSON file to add the figures to")
     given = arguments.parse_args()
     children.enter()
     chosen = [each for each in faults() if given.only in each[0]]
@@ -273,8 +272,6 @@ def main() -> int:
             print(f"{'wrong' if done[name] else 'ok':6}{name}", *done[name], sep="\n  ", flush=True)
     wrong = sum(bool(each) for each in done.values())
     print(f"{len(done)} faults, seed {given.seed}: {wrong} wrong")
-    if given.results is not None:
-        store_results(given.results, "faults", {"seed": given.seed, "faults": done})
     return min(wrong, 1)
 
 

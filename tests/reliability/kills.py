@@ -1,6 +1,6 @@
 """Kills runs with SIGKILL at random moments, resumes them, and requires the undisturbed run.
 
-    python tests/reliability/kills.py --kills 60 --seed 0 [--config NAME] [--results FILE]
+    python tests/reliability/kills.py --kills 60 --seed 0 [--config NAME]
 
 The undisturbed run of each configuration is a process of its own interpreter (with `torchrun` for
 two processes); the killed ones are forked from a process that has done the imports. A kill is aimed
@@ -34,7 +34,6 @@ from configurations import (
     run_undisturbed,
     stray_files,
 )
-from results import store_results
 
 AIMS = ("any", "planning", "saving", "evaluation", "end")
 AGAIN = 0.4
@@ -60,7 +59,6 @@ def main() -> int:
     arguments.add_argument("--kills", type=int, default=60)
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--config", choices=CONFIGURATIONS, action="append")
-    arguments.add_argument("--results", type=Path, help="a JSON file to add the figures to")
     given = arguments.parse_args()
     children.enter()
     names = given.config or list(CONFIGURATIONS)
@@ -75,9 +73,6 @@ def main() -> int:
     total = sum(tally.kills for tally in tallies.values())
     print(f"{total} kills, seed {given.seed}: {len(wrong)} runs differ from the undisturbed run")
     print("\n".join(wrong))
-    if given.results is not None:
-        found = {name: vars(tally) for name, tally in tallies.items()}
-        store_results(given.results, "kills", {"seed": given.seed, "configurations": found})
     return min(len(wrong), 1)
 
 

@@ -1,6 +1,6 @@
 """A long run with evaluations and checkpoints: memory, descriptors, threads and files stay flat.
 
-    python tests/reliability/soak.py [--steps 5000] [--job NAME] [--results FILE]
+    python tests/reliability/soak.py [--steps 5000] [--job NAME]
 
 Each job is a process of its own. A line is fitted to the samples of the last 80 % of its steps. A
 figure fails where both the rise of the line and the rise of the median, from the first half of the
@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 from configurations import NET, OUTPUT, SHORT, prepare
-from results import store_results
 
 JOBS = {
     "language model": (
@@ -55,7 +54,6 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--steps", type=int, default=5000)
     arguments.add_argument("--job", choices=JOBS, action="append")
-    arguments.add_argument("--results", type=Path, help="a JSON file to add the figures to")
     given = arguments.parse_args()
     found = {name: soak(JOBS[name][1], given.steps) for name in given.job or JOBS}
     wrong = [
@@ -65,15 +63,11 @@ def main() -> int:
         if min(figures["grew"], figures["median grew"]) > BOUNDS[name]
     ]
     for job, measured in found.items():
-        print(f"{job}: {measured['steps']} steps, {measured['samples']} samples")
+        print(f"{job} ({JOBS[job][0]}): {measured['steps']} steps, {measured['samples']} samples")
         for name, figures in measured["figures"].items():
             shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.items())
             print(f"  {name}: {shown} (bound {BOUNDS[name]})")
     print("\n".join(wrong) or "nothing grew")
-    if given.results is not None:
-        for job, measured in found.items():
-            measured["about"] = JOBS[job][0]
-        store_results(given.results, "soak", {"bounds": BOUNDS, "jobs": found})
     return min(len(wrong), 1)
 
 

@@ -15,22 +15,27 @@ import pyarrow.parquet as pq
 import pytest
 
 import surefit
-from builders import fault_of, write_jsonl
-from surefit.cli import run as command
+from builders import write_jsonl
+from opening import fault_of
 from surefit.cli.explain import read_text
 from surefit.config import make_config, parse_setting, read_yaml
-from surefit.data import expansion
-from surefit.data.formats import conll, delimited_layout, json_window, numpy_files, text_decoding
-from surefit.data.formats.json_values import MAX_DEPTH
+from surefit.core.files import refuse_special_inside
+from surefit.data import data_rules
+from surefit.data.formats import (
+    conll,
+    delimited,
+    json_window,
+    numpy_files,
+    text_decoding,
+)
+from surefit.data.formats.json_window import MAX_DEPTH
 from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_files import decode
 from surefit.encode.text import bounded_rendering
 from surefit.encode.text.template_rendering import Template
-from surefit.regular_files import refuse_special_inside
 from surefit.run.run_folder import open_run
 
-ROWS = [{"text": f"row {n}"} for n in range(4)]
 DIALOGUE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
@@ -50,7 +55,7 @@ def codes(path: Path) -> list[str]:
 def test_a_line_that_is_too_long_is_refused_with_its_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (text_decoding, json_window, delimited_layout):
+    for module in (text_decoding, json_window, delimited):
         monkeypatch.setattr(module, "MAX_LINE_BYTES", 1000)
     raw = b'{"text": "short"}\n' + b'{"text": "' + b"x" * 5000
     raw = b"[" + raw.replace(b"\n", b",\n") if name == "x.json" else raw
@@ -145,7 +150,7 @@ def test_an_archive_that_would_fill_the_disk_is_refused(
 def test_a_file_that_expands_too_much_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(data_rules, "ALLOWED_BYTES", 1 << 20)
     text = "x" * 20_000
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros((10_000, 100)))
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(900, np.int32)), pa.array([text]))
@@ -153,7 +158,7 @@ def test_a_file_that_expands_too_much_is_refused(
     lines = (json.dumps({"a": text}) + "\n").encode() * 900
     (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines))
     assert fault_of(tmp_path / name).code == "SF843"
-    monkeypatch.setattr(expansion, "ALLOWED_RATIO", 10**6)
+    monkeypatch.setattr(data_rules, "ALLOWED_RATIO", 10**6)
     assert open_table(str(tmp_path / name)).num_rows >= 900
 
 
@@ -249,7 +254,7 @@ def test_a_template_without_bounds_is_refused(
         monkeypatch.setattr(bounded_rendering, "MAX_SECONDS", 0.2)
     with pytest.raises(surefit.FindingError, match=says) as caught:
         Template(text, tokenizer=FakeTokenizer()).render(DIALOGUE)
-    assert caught.value.findings[0].code == "SF841"
+    assert caught.value.findings[0].code == "SF274"
 
 
 def test_usual_templates_are_not_refused() -> None:
@@ -260,26 +265,9 @@ def test_usual_templates_are_not_refused() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.getrlimit(resource.RLIMIT_AS)[1]
 
 
-def test_code_of_a_model_is_named_with_the_option_that_allows_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_jsonl(tmp_path / "x.jsonl", ROWS)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for config in ({"model_type": "mine"}, {}):
-        mapped = {"AutoModelForCausalLM": "modeling_mine.Model"}
-        (folder / "config.json").write_text(json.dumps({**config, "auto_map": mapped}))
-        data = str(tmp_path / "x.jsonl")
-        assert command(["check", "--data", data, "--model", str(folder)]) == 2
-        said = capsys.readouterr().err
-        assert "code of its own" in said
-        assert "modeling_mine:Model" in said
-        assert "--set trust_remote_code=true" in said
-
-
 @pytest.mark.parametrize("change", [{"steps": "7"}, {"objects": 7}, {"spans": [7]}])
 def test_a_plan_of_odd_values_is_named(change: dict[str, Any], tmp_path: Path) -> None:
-    plan = {"task": "sft", "model": {}, "steps": 3, "objects": {}, **change}
+    plan = {"task": "sft", "model": {}, "steps": 3, "objects": {}, "run_format": 2, **change}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "config.yaml").write_text("{}")
     run = open_run(tmp_path)

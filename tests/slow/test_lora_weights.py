@@ -16,13 +16,10 @@ import surefit
 from builders import echo_rows
 from surefit.cli import run as command
 from surefit.config import Lora
-from surefit.models.auto_classes import FAMILY_OF
-from surefit.models.lora import adapt
-from surefit.models.lora_merge import merge_adapters
+from surefit.models.auto_classes import FAMILY_OF, quiet_transformers
+from surefit.models.lora import adapt, merge_adapters
 from surefit.models.model_source import Built
-from surefit.models.quiet_transformers import quiet_transformers
-from surefit.models.tiny_architectures import FAMILIES
-from surefit.models.tiny_config import TinySizes, tiny_config
+from surefit.models.tiny_config import TinySizes, tiny_config, tiny_families
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +84,7 @@ def test_every_fourth_architecture(family: str) -> None:
     """Layers are found, exactly they are trained, and merging changes nothing."""
     auto = {name: auto for auto, name in FAMILY_OF.items()}[family]
     num_labels = 3 if "classification" in family else None
-    for arch in [arch for arch in FAMILIES[family][::4] if arch not in WITHOUT]:
+    for arch in [arch for arch in tiny_families()[family][::4] if arch not in WITHOUT]:
         torch.manual_seed(0)
         config = tiny_config(
             arch, TinySizes(97, hidden_size=32), family=family, num_labels=num_labels

@@ -19,6 +19,7 @@ SAMPLE = random.Random(15).sample(CASES, SIZE)
 
 
 @pytest.mark.slow
+@pytest.mark.rate_trial
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)
 def test_a_pasted_fix_works(case: Case, tmp_path: Path) -> None:
     found = run(case, tmp_path).found(case)

@@ -1,17 +1,15 @@
-"""Every task: `evaluate`, `predict` and `export`; the export predicts the same without surefit."""
+"""Every task: a recorded run, its evaluation, predictions and export, which needs no surefit."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pictures import SHAPES, draw, write_discs, write_png
 from plain_transformers import (
     continued,
     filled_masks,
@@ -22,72 +20,16 @@ from plain_transformers import (
     text_numbers,
     word_tags,
 )
+from records.record import differences, run_record
 from safetensors.torch import load_file
-from tones import write_tones
+from task_runs import NEW_TOKENS, RUNS, TaskRun, train_custom
 
 import surefit
-from builders import WORDS, echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
 from surefit.cli import run as command
+from surefit.run.run_folder import open_run
 from surefit.tasks import TASKS
 
 Answers = list[Any]
-NEW_TOKENS = 8
-"""Few: two tokens that are equally likely but for rounding are chosen between by the CPU."""
-
-
-def write_texts(folder: Path) -> None:
-    write_jsonl(folder / "rows.jsonl", ({"text": row["prompt"]} for row in echo_rows(24)))
-
-
-def write_masked(folder: Path) -> None:
-    write_texts(folder)
-    write_jsonl(folder / "asked.jsonl", [{"text": "red [MASK] cat"}, {"text": "[MASK] sun"}])
-
-
-def write_answers(folder: Path) -> None:
-    write_jsonl(folder / "rows.jsonl", echo_rows(24))
-
-
-def write_pairs(folder: Path) -> None:
-    pairs = [{"source": r["prompt"], "target": r["completion"]} for r in echo_rows(24)]
-    write_jsonl(folder / "rows.jsonl", pairs)
-
-
-def write_classes(folder: Path) -> None:
-    write_jsonl(folder / "rows.jsonl", sentiment_rows(24))
-
-
-def write_scores(folder: Path) -> None:
-    rows = [{"text": row["prompt"], "label": len(row["prompt"]) / 3} for row in echo_rows(24)]
-    write_jsonl(folder / "rows.jsonl", rows)
-
-
-def write_tags(folder: Path) -> None:
-    rows = [row["prompt"].split() for row in echo_rows(24)]
-    tagged = ({"tokens": r, "tags": [f"B-{w[0]}" for w in r]} for r in rows)
-    write_jsonl(folder / "rows.jsonl", tagged)
-
-
-def write_table(folder: Path) -> None:
-    rows = [{"a": n % 7, "b": WORDS[n % 3], "label": "xy"[n % 7 > 3]} for n in range(40)]
-    write_jsonl(folder / "rows.jsonl", rows)
-
-
-def write_pictures(folder: Path) -> None:
-    for n in range(18):
-        write_png(folder / "rows" / SHAPES[n % 3] / f"{n:02}.png", draw(SHAPES[n % 3], n))
-
-
-def write_sounds(folder: Path) -> None:
-    write_tones(folder / "rows", 18)
-
-
-def write_masks(folder: Path) -> None:
-    write_discs(folder / "rows", 18)
-
-
-def write_features(folder: Path) -> None:
-    save_ragged(folder / "rows.npz", feature_rows(24))
 
 
 def rows_of(folder: Path, name: str = "rows.jsonl") -> list[Any]:
@@ -102,6 +44,13 @@ def pictures_of(folder: Path) -> list[Path]:
 def sounds_of(folder: Path) -> list[Path]:
     files = (path for path in (folder.parent / "rows").glob("*/*") if path.is_file())
     return sorted(files, key=lambda path: (path.parent.name, path.name))
+
+
+def best_metrics(run: Path) -> dict[str, Any]:
+    """What training measured at the step whose weights were kept."""
+    opened = open_run(run)
+    evaluations = [event for event in opened.history if event["event"] == "eval"]
+    return next(dict(e["metrics"]) for e in evaluations if e["step"] == opened.best_step)
 
 
 def same_model(folder: Path) -> None:
@@ -129,89 +78,66 @@ def same_weights(folder: Path) -> None:
     assert all(torch.equal(saved[name], value) for name, value in trained.items())
 
 
-@dataclass(frozen=True)
-class Case:
-    """A task, what it is trained on, and how the export is used without surefit."""
-
-    task: str
-    model: str
-    write: Callable[[Path], None]
-    plain: Callable[[Path], Answers | None]
-    data: str = "rows.jsonl"
-    asked: str | None = None
-
-
 def generated(folder: Path) -> Answers:
     return continued(folder, rows_of(folder), NEW_TOKENS)
 
 
-CASES = (
-    Case("causal-lm", "tiny:llama", write_texts, generated),
-    Case("sft", "tiny:llama", write_answers, generated),
-    Case(
-        *("masked-lm", "tiny:bert", write_masked),
-        lambda folder: filled_masks(folder, rows_of(folder, "asked.jsonl")),
-        asked="asked.jsonl",
-    ),
-    Case("seq2seq", "tiny:t5", write_pairs, generated),
-    Case(
-        *("text-classification", "tiny:bert", write_classes),
-        lambda folder: text_classes(folder, rows_of(folder)),
-    ),
-    Case(
-        *("token-classification", "tiny:bert", write_tags),
-        lambda folder: word_tags(folder, rows_of(folder)),
-    ),
-    Case(
-        *("regression", "tiny:bert", write_scores),
-        lambda folder: text_numbers(folder, rows_of(folder)),
-    ),
-    Case("tabular-classification", "tiny:mlp", write_table, same_weights),
-    Case(
-        *("image-classification", "tiny:vit", write_pictures),
-        lambda folder: picture_classes(folder, pictures_of(folder)),
-        "rows",
-    ),
-    Case(
-        *("audio-classification", "tiny:wav2vec2", write_sounds),
-        lambda folder: [name for name, _ in spoken_classes(folder, sounds_of(folder))],
-        "rows",
-    ),
-    Case("image-segmentation", "tiny:segformer", write_masks, same_model, "rows"),
-    Case("feature-classification", "tiny:bert", write_features, same_body, "rows.npz"),
-    Case("feature-pretraining", "tiny:bert", write_features, same_body, "rows.npz"),
-)
+PLAIN: dict[str, Callable[[Path], Answers | None]] = {
+    "causal-lm": generated,
+    "sft": generated,
+    "masked-lm": lambda folder: filled_masks(folder, rows_of(folder, "asked.jsonl")),
+    "seq2seq": generated,
+    "text-classification": lambda folder: text_classes(folder, rows_of(folder)),
+    "token-classification": lambda folder: word_tags(folder, rows_of(folder)),
+    "regression": lambda folder: text_numbers(folder, rows_of(folder)),
+    "tabular-classification": same_weights,
+    "image-classification": lambda folder: picture_classes(folder, pictures_of(folder)),
+    "audio-classification": lambda f: [name for name, _ in spoken_classes(f, sounds_of(f))],
+    "image-segmentation": same_model,
+    "feature-classification": same_body,
+    "feature-pretraining": same_body,
+}
+"""What an export answers without surefit, by task; None where its weights are compared instead."""
 
 
 def test_every_task_is_here() -> None:
-    assert {case.task for case in CASES} == set(TASKS)
+    assert {*PLAIN} == {run.task for run in RUNS} == {*TASKS} - {"custom"}  # see test_custom.py
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.task)
-def test_evaluate_predict_and_export(
-    case: Case,
+@pytest.mark.parametrize("trained", RUNS, ids=lambda run: run.task)
+def test_run_is_as_recorded_and_evaluates_predicts_and_exports(
+    trained: TaskRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    case.write(tmp_path)
-    arguments = ["--data", case.data, "--model", case.model, "--task", case.task]
-    arguments += ["--max-steps", "3", "--set", f"generate.max_new_tokens={NEW_TOKENS}"]
-    assert command(["train", *arguments, "--output", "run"]) == 0
+    trained.write(tmp_path)
+    assert command(["train", *trained.arguments(), "--output", "run"]) == 0
+    assert differences("runs", trained.task, run_record(tmp_path / "run")) == []
     capsys.readouterr()
-    assert command(["evaluate", "run", "--data", case.data, "--json"]) == 0
+    assert command(["evaluate", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == best_metrics(tmp_path / "run")
+    assert command(["report", "run"]) == 0
+    assert capsys.readouterr().out.strip().endswith("report.html")
+    assert command(["evaluate", "run", "--data", trained.data, "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     assert np.isfinite(evaluated["metrics"]["loss"])
     if "confusion" in evaluated["metrics"]:
         assert len(evaluated["classes"]) == len(evaluated["metrics"]["confusion"])
-    assert command(["predict", "run", "--data", case.asked or case.data]) == 0
+    asked = "asked.jsonl" if trained.task == "masked-lm" else trained.data
+    assert command(["predict", "run", "--data", asked]) == 0
     told = [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()]
     assert command(["export", "run", "out"]) == 0
-    plain = case.plain(tmp_path / "out")
+    plain = PLAIN[trained.task](tmp_path / "out")
     if plain is None:
         assert len(told) == evaluated["rows"]
     elif isinstance(plain[0], float):
         assert told == pytest.approx(plain, abs=1e-4)
     else:
         assert told == plain
+
+
+def test_custom_run_is_as_recorded(tmp_path: Path) -> None:
+    train_custom(str(tmp_path / "run"))
+    assert differences("runs", "custom", run_record(tmp_path / "run")) == []

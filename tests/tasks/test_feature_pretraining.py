@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import surefit
-from builders import feature_rows
+from builders import feature_rows, learn
 from surefit.batches.loading import load_batch
 from surefit.tasks.feature_pretraining import choose_steps
 
@@ -41,7 +41,7 @@ def cycles(count: int, seed: int = 0, width: int = 5) -> list[dict[str, Any]]:
 
 def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
     train, test = ramps(300), ramps(80, seed=1)
-    run = surefit.train(data=train, model="tiny:bert", epochs=6, output=str(tmp_path / "run"))
+    run = learn(tmp_path, train, "tiny:bert", epochs=6)
     assert run.plan["task"] == TASK
     metrics = surefit.evaluate(run, test)
     assert set(metrics) == {"loss"}
@@ -62,7 +62,7 @@ def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
 
 
 def test_one_hot_steps_are_classified(tmp_path: Path) -> None:
-    run = surefit.train(data=cycles(300), model="tiny:bert", epochs=8, output=str(tmp_path / "run"))
+    run = learn(tmp_path, cycles(300), "tiny:bert", epochs=8)
     metrics = surefit.evaluate(run, cycles(60, seed=1))
     assert metrics["accuracy"] > 0.9
     assert metrics["loss"] < 0.5 * np.log(5)
@@ -131,11 +131,3 @@ def test_module_of_ones_own(tmp_path: Path) -> None:
     assert run.metrics["loss"] > 0
     pooled = surefit.check(data=rows, model=nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
     assert [found.code for found in pooled.findings if found.severity == "error"] == ["SF305"]
-
-
-def test_labels_make_it_classification_and_ids_are_no_features() -> None:
-    plan = surefit.check(data=feature_rows(30), model="tiny:bert")
-    assert plan.task is not None
-    assert plan.task.name == "feature-classification"
-    ids = [{"values": [n, n + 1, 2]} for n in range(30)]
-    assert "SF202" in {found.code for found in surefit.check(data=ids, model="tiny:bert").findings}

@@ -35,14 +35,6 @@ def test_amounts_are_learned_in_their_units(tmp_path: Path) -> None:
     assert module.projection.width == 3  # of the features, not of the target
 
 
-def test_whole_numbers_are_regressed_on_when_asked_for() -> None:
-    rows = [{**row, "label": round(row["label"])} for row in amounts(60)]
-    plan = surefit.check(data=rows, model="tiny:bert", task="regression")
-    assert plan.ok
-    assert plan.job is not None
-    assert set(plan.job.pipeline.fields) == {"inputs_embeds", "attention_mask", "labels"}
-
-
 def test_a_pretrained_body_is_tuned_to_amounts(tmp_path: Path) -> None:
     surefit.train(
         data=[{"features": row["features"]} for row in amounts(40)],
@@ -52,5 +44,4 @@ def test_a_pretrained_body_is_tuned_to_amounts(tmp_path: Path) -> None:
     )
     plan = surefit.check(data=amounts(40), model=str(tmp_path / "pretrain"))
     assert plan.ok
-    told = next(found.message for found in plan.findings if found.code == "SF434")
-    assert told.endswith("body, mask vector, projection; new: head.")
+    assert any(n.endswith("body, mask vector, projection; new: head.") for n in plan.notes)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
-from pictures import SHAPES, colour_rows, draw, shape_rows, write_cnn, write_png
+from pictures import SHAPES, draw, shape_rows, write_cnn, write_png
 from PIL import Image
 
 import surefit
 from builders import mostly_slow
 from surefit.cli import run as command
-from surefit.data.table import Source, Table, take_rows
 from surefit.errors import FindingError
 
 
@@ -62,31 +59,6 @@ def test_small_cnn_learns_files_of_different_sizes(
     assert 0.3 < answers[0]["probability"] <= 1
 
 
-def test_tiny_vit_learns_arrays_and_reloads_in_plain_transformers(tmp_path: Path) -> None:
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
-
-    run = surefit.train(
-        data=colour_rows(240), model="tiny:vit", epochs=3, output=str(tmp_path / "run")
-    )
-    unseen = colour_rows(60, first=9000)
-    assert surefit.evaluate(run, unseen)["accuracy"] > 0.95
-    exported = tmp_path / "exported"
-    assert command(["export", str(run.path), str(exported)]) == 0
-    theirs = AutoModelForImageClassification.from_pretrained(exported).eval()
-    processor = AutoImageProcessor.from_pretrained(exported)
-    pictures = [Image.fromarray(row["image"]) for row in unseen]
-    with torch.no_grad():
-        logits = theirs(**processor(pictures, return_tensors="pt")).logits
-    chances = logits.softmax(-1).max(-1)
-    ours = surefit.predict(run, unseen)
-    assert [theirs.config.id2label[int(n)] for n in chances.indices] == [
-        answer["prediction"] for answer in ours
-    ]
-    assert chances.values.tolist() == pytest.approx(
-        [answer["probability"] for answer in ours], abs=1e-4
-    )
-
-
 def test_exported_folder_is_trained_on_with_its_own_size_and_scale(tmp_path: Path) -> None:
     first = surefit.train(
         data=shape_rows(30), model="tiny:vit", max_steps=1, output=str(tmp_path / "first")
@@ -113,62 +85,6 @@ def test_other_architectures_step_on_the_sizes_of_the_data(arch: str, tmp_path: 
         assert loaded(pixel_values=torch.zeros(2, 3, 64, 64)).logits.shape == (2, 3)
 
 
-def png(pixels: Any) -> bytes:
-    sink = io.BytesIO()
-    Image.fromarray(pixels).save(sink, "PNG")
-    return sink.getvalue()
-
-
-def forms(rows: list[Any], folder: Path) -> dict[str, list[Any]]:
-    """The same rows with their pictures in every form a row can hold."""
-    for place, row in enumerate(rows):
-        write_png(folder / f"{place}.png", row["image"])
-    paths = [str(folder / f"{place}.png") for place in range(len(rows))]
-    pictures = [row["image"] for row in rows]
-    made: dict[str, list[Any]] = {
-        "array": pictures,
-        "channels first": [picture.transpose(2, 0, 1) for picture in pictures],
-        "fractions": [picture / np.float32(255) for picture in pictures],
-        "tensor": [torch.from_numpy(picture) for picture in pictures],
-        "bytes": [png(picture) for picture in pictures],
-        "struct": [{"bytes": png(picture), "path": None} for picture in pictures],
-        "struct of paths": [{"bytes": None, "path": path} for path in paths],
-        "path": paths,
-        "Pillow": [Image.fromarray(picture) for picture in pictures],
-    }
-    return made
-
-
-@pytest.mark.slow
-def test_every_form_of_picture_is_encoded_alike(tmp_path: Path) -> None:
-    rows = shape_rows(24)
-    expected = None
-    for form, pictures in forms(rows, tmp_path / "pics").items():
-        given = [{"image": p, "label": r["label"]} for p, r in zip(pictures, rows, strict=True)]
-        plan = surefit.check(data=given, model="tiny:vit", eval_share=0)
-        assert plan.ok, (form, plan.findings)
-        assert plan.task is not None
-        assert plan.task.name == "image-classification"
-        assert plan.job is not None
-        values = plan.job.train.values("pixel_values")
-        assert len(values) == 24 * 3 * 32 * 32
-        expected = values if expected is None else expected
-        assert np.allclose(values, expected, atol=1e-6), form
-
-
-def test_arrays_of_different_sizes_from_python() -> None:
-    rows = [
-        {"image": draw(SHAPES[n % 3], n, 30 + n % 5, 40 - n % 7), "label": n % 3} for n in range(24)
-    ]
-    rows[5]["image"] = None
-    plan = surefit.check(data=rows, model="tiny:vit")
-    assert plan.ok, plan.findings
-    assert plan.ledger is not None
-    assert plan.ledger.dropped_rows == {"empty": 1}
-    grey = [{**row, "image": row["image"][:, :, 0]} for row in rows if row["image"] is not None]
-    assert surefit.check(data=grey, model="tiny:vit").ok
-
-
 def test_npz_of_bytes_is_pictures_and_of_floats_is_features(tmp_path: Path) -> None:
     pixels = np.stack([row["image"][:, :, 0] for row in shape_rows(24)])
     for name, x in (("bytes", pixels), ("floats", pixels / 255)):
@@ -181,21 +97,6 @@ def test_npz_of_bytes_is_pictures_and_of_floats_is_features(tmp_path: Path) -> N
     other = surefit.check(data=str(tmp_path / "floats.npz"), model=torch.nn.Identity())
     assert other.task is not None
     assert other.task.name == "feature-classification"
-
-
-def test_arrow_bytes_read_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of large pictures are not taken from disk a thousand at a time."""
-    monkeypatch.setattr("surefit.data.table.CHUNK_BYTES", 10_000)
-    big = pa.table({"image": pa.array([b"x" * 1000] * 200, pa.binary())})
-    taken: list[int] = []
-
-    def counted(batches: Any, ends: Any, chosen: Any) -> Any:
-        taken.append(len(chosen))
-        return take_rows(batches, ends, chosen)
-
-    monkeypatch.setattr("surefit.data.table.take_rows", counted)
-    assert sum(1 for _ in Table(big, (Source("x", 0),), "k").rows(range(200))) == 200
-    assert max(taken) <= 10
 
 
 def test_corrupt_file_is_an_error_with_row_and_file_or_a_counted_drop(tmp_path: Path) -> None:
@@ -230,24 +131,6 @@ def test_predicting_on_a_corrupt_file_names_it(tmp_path: Path) -> None:
     assert [a["row"] for a in answers if a.get("skipped") == "bad_file"] == [2]
 
 
-def test_no_readable_picture_at_all(tmp_path: Path) -> None:
-    rows = [{"image": f"{n}.png", "label": n % 2} for n in range(20)]
-    for options in ({}, {"on_bad_file": "skip"}):
-        plan = surefit.check(data=rows, model="tiny:vit", **options)
-        assert not plan.ok
-        assert plan.findings[-1].code == "SF250"
-        assert "there is no file" in plan.findings[-1].message
-
-
-def test_changed_picture_is_encoded_again(tmp_path: Path) -> None:
-    data = write_rows(tmp_path, 30)
-    keys = set()
-    for seed in (0, 1):
-        write_png(tmp_path / "pics" / "4.png", draw("disc", seed))
-        keys.add(surefit.check(data=str(data), model="tiny:vit").data_key)
-    assert len(keys) == 2
-
-
 def test_image_size_by_config(tmp_path: Path) -> None:
     rows = shape_rows(24)
     plan = surefit.check(data=rows, model="tiny:vit", **{"image.size": 48})
@@ -260,25 +143,8 @@ def test_image_size_by_config(tmp_path: Path) -> None:
     assert plan.ok, plan.findings
 
 
-def test_a_module_made_for_another_size_is_found_before_training() -> None:
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 28 * 28, 3))
-    plan = surefit.check(data=shape_rows(24), model=model)
-    (found,) = [f for f in plan.findings if f.severity == "error"]
-    assert found.code == "SF305"
-    assert "3072" in found.message
-    assert "Linear" in found.message
-
-
-def test_text_and_paths_are_told_apart(tmp_path: Path) -> None:
-    rows = [{"text": f"word {n}", "file": f"{n}.txt", "label": n % 2} for n in range(30)]
-    plan = surefit.check(data=rows, model="tiny:bert")
-    assert plan.task is not None
-    assert plan.task.name == "text-classification"
-
-
-@pytest.mark.parametrize("named_by", ["folder", "csv"])
 def test_run_is_evaluated_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named_by: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lines = ["file_name,label"]
@@ -287,11 +153,8 @@ def test_run_is_evaluated_from_another_folder(
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(draw(SHAPES[n % 3], n, 32, 32)).save(folder / f"{n}.png")
         lines.append(f"{folder.name}/{n}.png,{folder.name}")
-    data = "pictures"
-    if named_by == "csv":
-        (tmp_path / "pictures" / "all.csv").write_text("\n".join(lines))
-        data = "pictures/all.csv"
-    run = surefit.train(data=data, model="tiny:vit", max_steps=1, output="run")
+    (tmp_path / "pictures" / "all.csv").write_text("\n".join(lines))
+    run = surefit.train(data="pictures/all.csv", model="tiny:vit", max_steps=1, output="run")
     loss = run.metrics["loss"]
     monkeypatch.chdir("/")
     assert surefit.evaluate(tmp_path / "run")["loss"] == pytest.approx(loss)

@@ -17,8 +17,8 @@ from sklearn.metrics import f1_score, jaccard_score
 from torch import nn
 
 import surefit
-from surefit.cli import run as command
-from surefit.cli.predicted_masks import plain_value
+from surefit.batches.field import NUM_TARGETS
+from surefit.cli.predict import plain_value
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.mask_files import IGNORED, read_mask
 from surefit.plan.plan import Plan
@@ -98,11 +98,11 @@ def test_ignored_pixels_count_nowhere_and_classes_keep_their_numbers() -> None:
     assert plan.job is not None
     assert plan.job.pipeline.encoder.classes == [0, 3]
     assert (batch["labels"][:, :4] == -100).all()
-    assert batch["num_targets"] == 2 * 20 * 24
+    assert batch[NUM_TARGETS] == 2 * 20 * 24
     logits = torch.randn(2, 2, 24, 24)
     outputs = type("Outputs", (), {"logits": logits, "loss": None})
     total, count = pixel_loss(outputs, batch)
-    assert count == batch["num_targets"]
+    assert count == batch[NUM_TARGETS]
     flat, classes = pixel_class_scores(outputs, batch)
     assert torch.allclose(nn.functional.cross_entropy(flat, classes, reduction="sum"), total)
     guess = logits.argmax(1)[batch["labels"] >= 0]
@@ -143,23 +143,3 @@ def test_tuples_of_tensors_and_folders_are_read(tmp_path: Path) -> None:
     manifest = surefit.check(data=tmp_path / "all.jsonl", model=net())
     assert manifest.roles == {"image": "file", "label": "mask"}
     assert manifest.ok, manifest.findings
-
-
-@pytest.mark.slow
-def test_segformer_is_exported_as_transformers_reads_it(tmp_path: Path) -> None:
-    from transformers import AutoModelForSemanticSegmentation
-
-    write_discs(tmp_path / "discs", 40, size=32)
-    arguments = ["train", "--data", str(tmp_path / "discs"), "--model", "tiny:segformer"]
-    assert command([*arguments, "--epochs", "6", "--output", str(tmp_path / "run")]) == 0
-    assert command(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
-    run = surefit.load(tmp_path / "out")
-    made = [*surefit.predict(tmp_path / "run", tmp_path / "discs")]
-    plain = AutoModelForSemanticSegmentation.from_pretrained(tmp_path / "out").eval()
-    assert plain.config.id2label == {0: "0", 1: "1"}
-    again = [*surefit.predict(tmp_path / "out", tmp_path / "discs")]
-    assert all((a["prediction"] == b["prediction"]).all() for a, b in zip(made, again, strict=True))
-    assert run is not None
-    truth = [np.asarray(Image.open(p)) for p in sorted((tmp_path / "discs" / "masks").iterdir())]
-    right = [(a["prediction"] == b).mean() for a, b in zip(made, truth, strict=True)]
-    assert np.mean(right) > 0.95

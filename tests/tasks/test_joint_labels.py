@@ -12,7 +12,7 @@ import pytest
 import surefit
 from builders import WORDS, write_jsonl
 from surefit.cli import run as command
-from surefit.data.joint_columns import join_columns
+from surefit.data.label_columns import join_columns
 from surefit.data.python.rows_to_arrow import open_rows
 
 TOPICS = ["cat", "moon", "red"]
@@ -59,22 +59,6 @@ def test_texts_are_checked_with_the_columns_as_classes() -> None:
     assert encoder.fitted["multi_label"]
     row = plan.job.pipeline.encode_row({"text": "a red cat", LABEL: [1, 0, 1]})[0]
     assert row.columns["labels"].tolist() == [1.0, 0.0, 1.0]
-
-
-@pytest.mark.slow
-def test_texts_are_trained_evaluated_and_predicted(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=topic_rows(500),
-        model="tiny:bert",
-        columns={"label": TOPICS},
-        epochs=5,
-        output=str(tmp_path / "run"),
-    )
-    assert run.metrics["macro_f1"] > 0.9
-    assert surefit.evaluate(run, topic_rows(60, seed=1))["macro_f1"] > 0.9
-    both, none = surefit.predict(run, [{"text": "moon tree red"}, {"text": "dog tree"}])
-    assert both["prediction"] == ["moon", "red"]
-    assert none["prediction"] == []
 
 
 def test_rows_of_a_table_may_have_several_classes(tmp_path: Path) -> None:

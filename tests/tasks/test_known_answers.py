@@ -15,30 +15,22 @@ from builders import (
     MeanPool,
     echo_rows,
     feature_rows,
+    learn,
     save_ragged,
     sentiment_rows,
-    write_jsonl,
     write_module,
 )
 from surefit.cli import run as command
 
 
 def test_sft_learns_to_repeat_the_last_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "rows.jsonl", echo_rows(1500, longest=4))
-    arguments = ["train", "--data", "rows.jsonl", "--model", "tiny:llama", "--output", "run"]
-    arguments += ["--epochs", "6", "--batch_size", "16", "--lr", "2e-3"]
-    arguments += ["--set", "generate.max_new_tokens=4"]
-    assert command(arguments) == 0
-    out, err = capsys.readouterr()
-    assert "run" in out
-    assert "step" in err
-    evaluated = surefit.evaluate("run")
-    assert evaluated["token_f1"] > 0.9
-    assert evaluated["perplexity"] == pytest.approx(np.exp(evaluated["loss"]))
-    assert command(["predict", "run", "--text", "red cat moon"]) == 0
+    options = {"epochs": 3, "batch_size": 16, "lr": 4e-3, "generate": {"max_new_tokens": 4}}
+    run = learn(tmp_path, echo_rows(1500, longest=4), "tiny:llama", **options)
+    assert run.metrics["token_f1"] > 0.9
+    assert run.metrics["perplexity"] == pytest.approx(np.exp(run.metrics["loss"]))
+    assert command(["predict", str(run.path), "--text", "red cat moon"]) == 0
     assert json.loads(capsys.readouterr().out)["prediction"] == "moon"
 
 
@@ -46,13 +38,10 @@ def test_text_classification_learns_the_deciding_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    rows = sentiment_rows(300)
-    lines = ["label,text", *(f"{row['label']},{row['text']}" for row in rows)]
+    lines = ["label,text", *(f"{row['label']},{row['text']}" for row in sentiment_rows(150))]
     (tmp_path / "rows.csv").write_text("\n".join(lines))
-    arguments = ["train", "--data", "rows.csv", "--model", "tiny:bert", "--output", "run"]
-    assert command([*arguments, "--epochs", "6"]) == 0
-    assert surefit.evaluate("run")["accuracy"] > 0.95
-    capsys.readouterr()
+    run = learn(tmp_path, "rows.csv", "tiny:bert", epochs=3, batch_size=8, lr=2e-3)
+    assert run.metrics["accuracy"] > 0.95
     (tmp_path / "new.csv").write_text('text\nred good\n""\nbad tree\n')
     assert command(["predict", "run", "--data", "new.csv"]) == 0
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -67,29 +56,11 @@ def test_feature_classification_learns_the_largest_channel(
     monkeypatch.chdir(tmp_path)
     save_ragged(tmp_path / "train.npz", feature_rows(300))
     save_ragged(tmp_path / "test.npz", feature_rows(60, seed=9))
-    arguments = ["train", "--data", "train.npz", "--model", write_module(tmp_path, "known")]
-    arguments += ["--epochs", "15", "--lr", "1e-2", "--output", "run"]
-    assert command(arguments) == 0
-    metrics = surefit.evaluate("run", "test.npz")
+    model = write_module(tmp_path, "known")
+    run = learn(tmp_path, "train.npz", model, epochs=15, lr=1e-2)
+    metrics = surefit.evaluate(run, "test.npz")
     assert metrics["accuracy"] > 0.95
     assert metrics["macro_f1"] > 0.95
-
-
-def test_module_object_and_rows_from_python(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=feature_rows(300),
-        model=MeanPool(),
-        epochs=15,
-        lr=1e-2,
-        output=str(tmp_path / "run"),
-    )
-    assert run.metrics["accuracy"] > 0.95
-    predicted = surefit.predict(run, feature_rows(30, seed=5))
-    right = [
-        p["prediction"] == row["label"]
-        for p, row in zip(predicted, feature_rows(30, seed=5), strict=True)
-    ]
-    assert np.mean(right) > 0.9
 
 
 def test_own_task_in_a_few_lines(tmp_path: Path) -> None:

@@ -33,17 +33,6 @@ def test_one_column_of_labels_is_one_class_per_row(tmp_path: Path, dtype: str) -
     assert plan.job.pipeline.encoder.classes == [0, 1, 2]
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
-def test_one_hot_labels_are_one_class_and_others_are_explained(tmp_path: Path, dtype: str) -> None:
-    plan = check(tmp_path, np.eye(3)[CLASSES].astype(dtype))
-    assert plan.ok
-    assert plan.job.pipeline.encoder.classes == [0, 1, 2]
-    plan = check(tmp_path, 2 * np.eye(3)[CLASSES].astype(dtype))
-    (found,) = [found for found in plan.findings if found.severity == "error"]
-    assert found.code == "SF205"
-    assert "row 0: the label is the list [" in found.message
-
-
 def fit(*labels: Any) -> dict[str, Any]:
     encoder = Encoder("text-classification", {"text": "text", "label": "label"})
     return fit_classes(({"label": label} for label in labels), encoder)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoModelForSequenceClassification
 
 import surefit
-from builders import WORDS
-from surefit.tasks.classes import MACRO_F1, accuracy, class_list, class_loss
+from builders import WORDS, learn
+from surefit.tasks.classes import class_list
 
 TOPICS = ["cat", "moon", "red"]
 
@@ -37,9 +35,7 @@ def pair_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
 
 
 def test_every_topic_of_a_text(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=topic_rows(500), model="tiny:bert", epochs=5, output=str(tmp_path / "run")
-    )
+    run = learn(tmp_path, topic_rows(300), "tiny:bert", epochs=3, batch_size=8, lr=2e-3)
     assert run.plan["task"] == "text-classification"
     assert set(run.metrics) == {"loss", "accuracy", "macro_f1"}
     assert run.metrics["accuracy"] > 0.9
@@ -65,35 +61,8 @@ def test_numbers_and_texts_of_lists_are_several_labels_too() -> None:
     assert class_list("[red]") is None
 
 
-def test_label_only_in_evaluation_rows_is_counted() -> None:
-    unseen = [{"text": "a", "labels": ["cat", "violet"]}, {"text": "b", "labels": ["cat"]}]
-    plan = surefit.check(data=topic_rows(50), eval_data=unseen, model="tiny:bert")
-    assert plan.job is not None
-    assert plan.job.pipeline.encoder.classes == TOPICS
-    assert plan.ledger is not None
-    assert plan.ledger.dropped_rows == {"unknown_label": 1}
-
-
-def test_loss_and_metrics_by_hand() -> None:
-    outputs = SimpleNamespace(logits=torch.tensor([[2.0, -1.0], [3.0, 4.0]]))
-    batch = {"labels": torch.tensor([[1.0, 0.0], [0.0, 1.0]])}
-    total, count = class_loss(outputs, batch)
-    each = torch.nn.functional.binary_cross_entropy_with_logits(outputs.logits, batch["labels"])
-    assert count == 2
-    assert total.item() == pytest.approx(2 * each.item())
-    assert [int(value) for value in accuracy(outputs, batch)] == [1, 2]
-    # class 0: found 1, one too many: 2/3; class 1: found 1 of 1: 1
-    assert MACRO_F1.figure(MACRO_F1.sums(outputs, batch)) == pytest.approx((2 / 3 + 1) / 2)
-
-
 def test_pairs_of_texts(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=pair_rows(600),
-        model="tiny:bert",
-        epochs=4,
-        batch_size=16,
-        output=str(tmp_path / "run"),
-    )
+    run = learn(tmp_path, pair_rows(300), "tiny:bert", epochs=3, batch_size=8, lr=2e-3)
     assert run.plan["roles"]["text_pair"] == "sentence2"
     assert run.metrics["accuracy"] > 0.95
     row = {"sentence1": "red dog good", "sentence2": "tree sun bad"}

@@ -12,8 +12,6 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 import surefit
 from builders import WORDS
-from surefit.encode.encoder import Encoder
-from surefit.tasks.number_targets import TargetSpread
 
 X = np.random.default_rng(0).normal(size=(300, 4)).astype("float32")
 Y = np.stack([3 * X[:, 0] - X[:, 1], 1000 * X[:, 2] + 5], axis=1).astype("float32")
@@ -84,7 +82,7 @@ def errors(**asked: Any) -> list[tuple[str, str]]:
 
 def test_a_module_with_another_number_of_outputs_is_reported() -> None:
     data = {"x": X, "y": Y}
-    few = ("SF318", "The model has 1 output, but the data has 2 numbers per row.")
+    few = ("SF303", "The model has 1 output, but the data has 2 numbers per row.")
     assert errors(data=data, model=mlp(1)) == [few]
     many = ("SF316", "The model has 3 outputs, the data 2 numbers per row.")
     assert errors(data=data, model=mlp(3)) == [many]
@@ -104,28 +102,3 @@ def test_faults_of_one_of_several_targets() -> None:
     ragged = [{"x": row, "label": [1.5 * n, 2.0][: 1 + (n != 5)]} for n, row in enumerate(X[:40])]
     ((code, message),) = errors(data=ragged, model=mlp(2), task="regression")
     assert (code, "row 5: the target has 1 number" in message) == ("SF208", True)
-
-
-def test_the_spread_of_each_target_is_fitted_in_one_pass() -> None:
-    spread = TargetSpread("[a, b]")
-    assert all(spread.add({"label": row}) for row in Y)
-    assert not spread.add({"label": [1.0, None]})
-    fitted = spread.fitted()
-    assert fitted["targets"] == ["a", "b"]
-    assert fitted["mean"] == pytest.approx(Y.mean(0, dtype=np.float64).tolist())
-    assert fitted["scale"] == pytest.approx(Y.std(0, dtype=np.float64).tolist())
-    assert Encoder("regression", {}, fitted=fitted).fitted["targets"] == ["a", "b"]
-
-
-def test_the_cell_that_makes_a_target_text_is_named(tmp_path: Path) -> None:
-    lines = ["a,y,z", *(f"{n},{n / 2},{'12;5' if n == 7 else n * 2}" for n in range(30))]
-    (tmp_path / "rows.csv").write_text("\n".join(lines), encoding="utf-8")
-    plan = surefit.check(
-        data=tmp_path / "rows.csv",
-        model="tiny:mlp",
-        columns={"label": ["y", "z"]},
-        task="regression",
-    )
-    found = next(found for found in plan.findings if found.severity == "error")
-    assert (found.code, found.where["row"], found.where["column"]) == ("SF213", 7, "z")
-    assert "'12;5'" in found.message

@@ -14,7 +14,7 @@ from chats import STYLES, chat_tokenizer, said
 from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.template_fitting import fit_template
-from surefit.encode.text.templates import TEMPLATES
+from surefit.encode.text.template_rendering import TEMPLATES
 from surefit.tasks.sft import encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"

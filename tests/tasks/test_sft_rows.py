@@ -72,9 +72,9 @@ BAD: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no messages": ([], "SF270"),
     "no answer": (TURNS[:1], "SF270"),
     "an empty answer": (said("Hi", " "), "SF270"),
-    "two users in a row": ([TURNS[0], TURNS[0], TURNS[1]], "SF271"),
-    "an answer first": (TURNS[1:], "SF271"),
-    "a late system message": ([*TURNS[:2], {"role": "system", "content": "x"}], "SF271"),
+    "two users in a row": ([TURNS[0], TURNS[0], TURNS[1]], "SF272"),
+    "an answer first": (TURNS[1:], "SF272"),
+    "a late system message": ([*TURNS[:2], {"role": "system", "content": "x"}], "SF272"),
     "content that is a number": ([{"role": "user", "content": 5}, TURNS[1]], "SF272"),
     "content that is a picture": (
         [{"role": "user", "content": [{"type": "image", "url": "x"}]}, TURNS[1]],
@@ -113,26 +113,7 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
     assert plan.ledger is not None
     assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 11}
     assert plan.ledger.used_rows == 21
-    assert not {"SF203", "SF215"} & {*found}  # each cause is named already
-
-
-def test_bad_prompts_and_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows: list[dict[str, Any]] = [{"input": f"Hi {n}", "target": "Hello"} for n in range(20)]
-    rows += [
-        {"input": "Hi"},
-        {"input": "Hi", "target": ""},
-        {"input": "a " * 60_000, "target": "b"},
-    ]
-    rows += [{"input": "Hi", "target": "b " * 60_000}]
-    path = write_jsonl(tmp_path / "rows.jsonl", rows)
-    options = ["--model", "tiny:llama", "--set", "eval_share=0", "--json"]
-    assert command(["check", "--data", str(path), *options]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    rows_of = {f["code"]: f["where"].get("row") for f in plan["findings"]}
-    assert plan["ledger"]["dropped_rows"] == {"empty": 2, "overlong": 1}
-    assert plan["ledger"]["truncated_rows"] == 1
-    assert rows_of["SF270"] == 20
-    assert rows_of["SF279"] == 23
+    assert "SF215" not in found  # each cause is named already
 
 
 @pytest.mark.parametrize(
@@ -160,24 +141,6 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     shown = tokenizer.decode(encode_one(encode, row, encoder).columns["input_ids"])
     written = '[{"type": "function", "function": {"name": "f"}}]' if tools else "null"
     assert shown == f"{written}Hi</s>Hello</s>"
-
-
-def test_row_that_the_template_refuses() -> None:
-    tokenizer = chat_tokenizer("mistral")
-    state = {"text": tokenizer.chat_template, "end": "</s>", "joins_system": False}
-    encoder = Encoder("sft", {"messages": "m"}, tokenizer, None, SETTINGS, {"template": state})
-    turns = [*TURNS[:2], {"role": "tool", "content": "7"}, TURNS[3]]
-    with pytest.raises(SkipRowError, match="template") as caught:
-        encode({"messages": turns}, encoder)
-    assert caught.value.remark is not None
-    assert caught.value.remark.rule.code == "SF276"
-
-
-def test_refusal_names_example_rows() -> None:
-    rows = [{"prompt": "Hi", "completion": "Hello" if n % 3 == 0 else ""} for n in range(9)]
-    plan = surefit.check(data=rows, model="tiny:llama", eval_share=0.0)
-    message = next(found.message for found in plan.findings if found.code == "SF204")
-    assert "For example, rows 1, 2, 4 are empty." in message
 
 
 def test_overlong_policies() -> None:

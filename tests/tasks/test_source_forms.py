@@ -96,16 +96,6 @@ def test_a_table_under_other_names_is_evaluated() -> None:
     assert found == roles
 
 
-def test_a_table_without_labels_is_predicted_under_other_names() -> None:
-    row, _ = known([{"id": 3, "sentence": "a b"}], "text-classification", text="body_of_it")
-    assert row == {"id": 3, "body_of_it": "a b"}
-
-
-def test_dialogues_are_evaluated_by_a_run_of_prompts() -> None:
-    _, found = known([CHATS[0]], "sft", prompt="prompt", answer="completion")
-    assert found == {"prompt": "prompt", "answer": "completion", "messages": "conversations"}
-
-
 def test_a_table_with_the_known_columns_stays() -> None:
     table = open_rows([{"text": "a", "label": 1, "sentence": "b"}])
     read, found, notes = read_as_known(

@@ -16,7 +16,7 @@ from torch import nn
 import surefit
 from builders import mostly_slow, write_jsonl
 from surefit.cli import run as command
-from surefit.errors import FindingError, InterruptedRunError, UsageError
+from surefit.errors import FindingError, UsageError
 from surefit.plan.plan import Plan
 from surefit.run.run_folder import open_run
 
@@ -111,28 +111,6 @@ def test_a_transformers_body_has_a_head_for_every_step(tmp_path: Path) -> None:
     assert logits.argmax(-1)[0].tolist() == made["prediction"]
 
 
-@pytest.mark.slow
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(0)
-        return conv()
-
-    def train(name: str, **more: Any) -> Any:
-        options = {"batch_size": 4, "epochs": 2, "save_every": 1, "output": str(tmp_path / name)}
-        return surefit.train(data=step_rows(30), model=make(), **options, **more)
-
-    def stop(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 3:
-            raise InterruptedRunError("stopped")
-
-    whole = train("whole")
-    with pytest.raises(InterruptedRunError):
-        train("cut", callbacks=[stop])
-    resumed = surefit.train(resume=tmp_path / "cut", data=step_rows(30), model=make())
-    for name, weight in whole.model.state_dict().items():
-        assert torch.equal(weight, resumed.model.state_dict()[name])
-
-
 ARRAYS = step_arrays(40, 12)
 X, Y = ARRAYS["features"], ARRAYS["labels"]
 FORMS: dict[str, Any] = {
@@ -149,7 +127,7 @@ FORMS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("form", mostly_slow(FORMS, 4))
+@pytest.mark.parametrize("form", mostly_slow(FORMS, 8))
 def test_every_form_gives_the_same_labels(form: str) -> None:
     columns = {"columns": {"label": "state"}} if form == "other names" else {}
     plan = check(FORMS[form], **columns)
@@ -199,24 +177,9 @@ def test_univariate_series_need_no_feature_size() -> None:
     assert plan.job is not None, plan.findings
     assert plan.job.train.row(0)["inputs_embeds"].shape == (12, 1)
     vectors = check({"features": X[..., 0], "labels": (Y > 0) * 1}, nn.Linear(12, 12))
-    assert "SF437" in codes(vectors)  # a module of vectors, with twelve labels of 0 and 1
-
-
-@pytest.mark.slow
-def test_lists_of_labels_are_read_per_row_where_they_are() -> None:
-    places = np.random.default_rng(0).integers(0, 12, 40)
-    one_hot = {"features": X, "labels": np.eye(12, dtype=np.int64)[places]}
-    plan = check(one_hot, "tiny:bert")
-    assert plan.job is not None, plan.findings
-    assert plan.job.train.row(0)["labels"].ndim == 0
-    assert "SF198" in codes(plan)
-    asked = check(one_hot, conv(2), **{"features.labels": "step"})
-    assert asked.job is not None, asked.findings
-    assert asked.job.train.row(0)["labels"].shape == (12,)
-    several = [{"features": X[n], "labels": ["red", "blue"][: 1 + n % 2]} for n in range(40)]
-    plan = check(several, "tiny:bert")
-    assert plan.job is not None, plan.findings
-    assert plan.job.pipeline.encoder.fitted["multi_label"]
+    assert any(
+        "read as vectors" in note for note in vectors.notes
+    )  # a module of vectors, with twelve labels of 0 and 1
 
 
 def test_ignored_masked_and_truncated_steps_are_no_targets() -> None:

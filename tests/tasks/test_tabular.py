@@ -11,16 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import surefit
-from builders import assert_same_predictions, write_jsonl
+from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError
-from surefit.tasks.choose_task import choose_task
 from surefit.tasks.tabular import Gathered, encode_columns
 
 
@@ -70,19 +67,6 @@ def test_class_by_a_rule_of_two_categories(
     write_jsonl(tmp_path / "new.jsonl", [{"colour": "red", "shape": "flat", "weight": 0.5}])
     assert command(["predict", "run", "--data", "new.jsonl"]) == 0
     assert json.loads(capsys.readouterr().out)["prediction"] == "yes"
-
-
-def test_saved_network_is_made_again(tmp_path: Path) -> None:
-    """Law 8 for tiny:mlp: the folder holds all that loading takes."""
-    rows = rule_rows(60)
-    run = surefit.train(data=rows, model="tiny:mlp", max_steps=3, output=str(tmp_path / "run"))
-    before = surefit.predict(run, rows[:5])
-    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "model.safetensors").is_file()
-    again = surefit.load(tmp_path / "run")
-    trained = run.model.state_dict()
-    assert all(torch.equal(again.state_dict()[key], trained[key]) for key in trained)
-    assert_same_predictions(surefit.predict(tmp_path / "run", rows[:5]), before)
 
 
 def test_blanks_and_unknown_categories_can_be_predicted_for(tmp_path: Path) -> None:
@@ -159,8 +143,6 @@ def test_columns_that_say_nothing_are_left_out_and_named() -> None:
     fitted = fit(rows)
     assert {part["column"] for part in fitted["columns"]} == {"a"}
     (found,) = fitted["findings"]
-    assert found.code == "SF231"
-    assert found.severity == "info"
     for name in ("'number' only numbers", "'same' has the same", "'name' is text", "'list' holds"):
         assert name in found.message
     with pytest.raises(FindingError, match="Besides the target 'y', no column can be used"):
@@ -221,24 +203,6 @@ def test_only_training_rows_are_fitted_on() -> None:
     assert "violet" not in json.dumps(states[0])
 
 
-def choice(rows: list[dict[str, Any]], **chosen: str) -> str:
-    return choose_task(open_table(rows), None, chosen)[0].name
-
-
-def test_the_task_is_worked_out_from_the_label_and_the_columns() -> None:
-    numbers = np.random.default_rng(0).normal(size=(60, 2)).round(6).tolist()
-    amounts = [{"a": a, "b": b, "label": a * b} for a, b in numbers]
-    classes = [{"a": a, "b": b, "label": int(a > b)} for a, b in numbers]
-    assert choice(amounts) == "regression"
-    assert choice(classes) == "tabular-classification"
-    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in amounts]
-    assert choice(texts) == "regression"
-    texts = [{"text": f"of {row['a']}", "label": row["label"]} for row in classes]
-    assert choice(texts) == "text-classification"
-    coloured = [{**row, "colour": "red"} for row in classes]
-    assert choice(coloured) == "tabular-classification"
-
-
 def test_models_that_do_not_suit(tmp_path: Path) -> None:
     text = [{"text": f"word {n}", "label": n % 2} for n in range(80)]
     plan = surefit.check(data=text, model="tiny:mlp")
@@ -246,24 +210,3 @@ def test_models_that_do_not_suit(tmp_path: Path) -> None:
     assert "tiny:mlp reads tabular rows" in plan.findings[-1].message
     plan = surefit.check(data=rule_rows(30), model="tiny:bert", task="tabular-classification")
     assert "SF301" in [f.code for f in plan.findings]
-
-
-def test_label_that_is_continuous_is_refused_for_classes() -> None:
-    rows = [{"a": n % 7, "label": n + 0.5} for n in range(60)]
-    plan = surefit.check(data=rows, model="tiny:mlp", task="tabular-classification")
-    (error,) = (f for f in plan.findings if f.severity == "error")
-    assert error.code == "SF205"
-    assert "use the task regression" in error.fix
-
-
-@pytest.mark.slow
-def test_columns_that_add_up_to_the_target_are_named(shared: Path) -> None:
-    plan = surefit.check(
-        **{
-            "data": str(shared / "data" / "bike-sharing" / "hour.csv"),
-            "model": "tiny:mlp",
-            "columns.label": "cnt",
-        }
-    )
-    warned = [found.message for found in plan.findings if found.code == "SF232"]
-    assert warned == ["columns 'casual' and 'registered' add up to the target 'cnt'."]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 from pathlib import Path
 
@@ -26,15 +25,6 @@ def picture(color: int) -> bytes:
     return buffer.getvalue()
 
 
-def tone(place: int) -> bytes:
-    """A low or a high tone."""
-    soundfile = pytest.importorskip("soundfile")
-    wave = np.sin(2 * np.pi * (300 + 900 * place) * np.arange(4000) / 8000)
-    buffer = io.BytesIO()
-    soundfile.write(buffer, (0.5 * wave).astype(np.float32), 8000, format="WAV")
-    return buffer.getvalue()
-
-
 def test_images_of_a_shard_are_learned(tmp_path: Path) -> None:
     for shard in range(2):
         members = []
@@ -50,19 +40,3 @@ def test_images_of_a_shard_are_learned(tmp_path: Path) -> None:
     assert run.metrics["accuracy"] > 0.8
     predicted = list(surefit.predict(run, str(tmp_path / "train-0.tar")))
     assert len(predicted) == 30
-
-
-def test_audio_of_a_packed_shard_is_learned(tmp_path: Path) -> None:
-    members = []
-    for number in range(40):
-        label = b'{"label": "%s"}' % (b"low", b"high")[number % 2]
-        members += [(f"{number:03}.wav", tone(number % 2)), (f"{number:03}.json", label)]
-    (tmp_path / "train.tar.gz").write_bytes(gzip.compress(tar_of(members)))
-    run = surefit.train(
-        data=str(tmp_path / "train.tar.gz"),
-        model="tiny:wav2vec2",
-        epochs=2,
-        output=str(tmp_path / "run"),
-    )
-    assert run.config.task == "audio-classification"
-    assert run.metrics["accuracy"] > 0.8

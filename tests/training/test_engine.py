@@ -1,17 +1,34 @@
-"""What a run sets for all of torch holds while it runs, and no longer."""
+"""Around the steps: settings of torch, workers, checkpoints being written, the run's folder."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
-from surefit.kernels.deterministic import deterministic_algorithms
+from surefit.batches.loading import from_workers
+from surefit.core import files
+from surefit.errors import FindingError, RunFailedError
+from surefit.kernels.numerics import deterministic_algorithms
+from surefit.run.checkpoints import (
+    Saver,
+    State,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+)
+from surefit.run.choose_checkpoint import choose_checkpoint
+from surefit.training import begin_run
+from surefit.training.begin_run import check_common_folder
 
 
 def test_deterministic_algorithms_are_for_the_run_that_asks_for_them(tmp_path: Path) -> None:
@@ -55,3 +72,153 @@ def test_what_the_user_has_set_is_put_back() -> None:
         assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_workers_leave_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.delitem(settings, "tempdir", raising=False)
+    list(from_workers(range(4), lambda n: {"n": torch.tensor(n)}, 2))
+    assert [str(path) for path in tmp_path.iterdir()] == [
+        settings["tempdir"]
+    ]  # its own, till it ends
+    monkeypatch.delitem(settings, "tempdir")
+
+
+def test_an_error_in_a_worker_is_raised_here() -> None:
+    def fail_at_three(number: int) -> dict[str, torch.Tensor]:
+        if number == 3:
+            raise ValueError("row 3 is bad")
+        return {"n": torch.tensor(number)}
+
+    with pytest.raises(ValueError, match="row 3 is bad"):
+        list(from_workers(range(6), fail_at_three, 2))
+
+
+def _train(folder: Path, workers: int) -> surefit.api.Run:
+    torch.manual_seed(0)
+    module = MeanPool(dropout=0.1)
+    options = {"epochs": 2, "batch_size": 4, "output": str(folder / str(workers))}
+    return surefit.train(data=feature_rows(50), model=module, workers=workers, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_run_with_workers_equals_one_without(tmp_path: Path, workers: int) -> None:
+    runs = [_train(tmp_path, count) for count in (0, workers)]
+    events = [[{**e, "seconds": 0} for e in run.history] for run in runs]
+    assert events[0] == events[1]
+    states = [run.model.state_dict() for run in runs]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def _parts() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    module = nn.Linear(3, 2)
+    return module, torch.optim.AdamW(module.parameters())
+
+
+def test_a_slow_disk_does_not_stop_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, optimizer = _parts()
+    before = module.weight.detach().clone()
+    may_go_on, sync = threading.Event(), files._sync
+
+    def slow(path: Path) -> None:
+        assert may_go_on.wait(30)
+        sync(path)
+
+    monkeypatch.setattr(files, "_sync", slow)
+    with Saver(tmp_path, keep=2) as saver:
+        saver.save(module, optimizer, {}, State(step=1))
+        assert not checkpoint_path(tmp_path, 1).exists()
+        with torch.no_grad():
+            module.weight.zero_()  # what training does meanwhile
+        may_go_on.set()
+        saver.save(module, optimizer, {}, State(step=2))
+    other, _ = _parts()
+    state, _ = load_checkpoint(checkpoint_path(tmp_path, 1), other)
+    assert state.step == 1
+    assert torch.equal(other.weight, before)
+    load_checkpoint(checkpoint_path(tmp_path, 2), other)
+    assert not other.weight.any()
+
+
+def test_a_process_short_of_memory_saves_though_its_last_save_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(path: Path) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+
+    module, optimizer = _parts()
+    monkeypatch.setattr(files, "_sync", short)
+    with Saver(tmp_path, keep=1) as saver:
+        saver.save(module, optimizer, {}, State(step=1))
+        saver.save_at_once()
+        saver.save(module, optimizer, {}, State(step=2))
+        assert checkpoint_path(tmp_path, 2).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    module, optimizer = _parts()
+    save_checkpoint(tmp_path, module, optimizer, {}, State(step=1))
+    state = checkpoint_path(tmp_path, 1) / "state.json"
+    state.write_text(state.read_text().replace('"format_version": 4', '"format_version": 2'))
+    with pytest.raises(RunFailedError, match=r"has checkpoint format 2.* reads format 4 only"):
+        choose_checkpoint(tmp_path)
+
+
+def test_tied_weights_and_weights_that_share_memory_are_restored(tmp_path: Path) -> None:
+    def make(value: float) -> nn.Module:
+        module = nn.Module()
+        module.one = nn.Linear(3, 3, bias=False)
+        module.tied = nn.Linear(3, 3, bias=False)
+        module.tied.weight = module.one.weight
+        module.view = nn.Parameter(module.one.weight.detach()[:2])
+        nn.init.constant_(module.one.weight, value)
+        return module
+
+    saved, other = make(2.0), make(3.0)
+    optimizer = torch.optim.AdamW(saved.parameters())
+    save_checkpoint(tmp_path, saved, optimizer, {}, State(step=1))
+    load_checkpoint(checkpoint_path(tmp_path, 1), other)
+    assert other.tied.weight is other.one.weight
+    assert all(bool((each == 2.0).all()) for each in other.state_dict().values())
+
+
+def test_epochs_have_losses_and_time(tmp_path: Path) -> None:
+    run = surefit.train(
+        data=feature_rows(60),
+        model=MeanPool(),
+        epochs=3,
+        eval_at_start=True,
+        output=str(tmp_path / "run"),
+    )
+    assert [epoch["epoch"] for epoch in run.epochs] == [1, 2, 3]
+    steps = [event for event in run.history if event["event"] == "step" and event["epoch"] == 2]
+    evals = [event for event in run.history if event["event"] == "eval" and event["epoch"] == 2]
+    second = run.epochs[1]
+    assert second["train_loss"] == pytest.approx(sum(e["loss"] for e in steps) / len(steps))
+    assert second["seconds"] == pytest.approx(sum(e["seconds"] for e in steps))
+    assert second["eval_loss"] == evals[-1]["metrics"]["loss"]
+
+
+def test_a_folder_that_another_host_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(value: Any) -> list[Any]:
+        return [value, (False, "node-2")] if isinstance(value, tuple) else [value, value]
+
+    monkeypatch.setattr(begin_run, "gather", gather)
+    with pytest.raises(FindingError) as caught:
+        check_common_folder(tmp_path / "runs" / "new")
+    assert [found.code for found in caught.value.findings] == ["SF873"]
+    assert "Process 1 of host node-2 cannot read it" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_all_see_is_left_as_it_was(tmp_path: Path) -> None:
+    check_common_folder(tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []

@@ -217,27 +217,3 @@ def test_other_commands_explain_what_nobody_expected(
     assert code == 1
     assert "cause: SF610" in said
     assert "internal error" not in said
-
-
-class MuteError(Exception):
-    """An exception that cannot be printed."""
-
-    def __str__(self) -> str:
-        raise ValueError("no message")
-
-
-@pytest.mark.parametrize("calls", [0, 9])
-def test_exceptions_that_cannot_be_printed_are_named_by_their_type(
-    tmp_path: Path, calls: int
-) -> None:
-    class Mute(MeanPool):
-        calls = 0
-
-        def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-            if self.training and self.calls >= calls:
-                raise MuteError
-            self.calls += self.training
-            return super().forward(inputs_embeds, attention_mask)
-
-    with pytest.raises(surefit.SurefitError, match="MuteError"):
-        surefit.train(model=Mute(), data=feature_rows(60), output=str(tmp_path / "run"))

@@ -1,18 +1,23 @@
-"""`freeze` and `lr_by`: parameters by patterns of their names."""
+"""What a run trains: `freeze`, `lr_by` and LoRA; resumed exactly."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
 import surefit
-from builders import MeanPool, feature_rows
+from builders import MeanPool, echo_rows, feature_rows, stop_at
 from surefit.config import make_config
-from surefit.errors import InterruptedRunError, UsageError
-from surefit.models.parameter_patterns import parameters_by_rate
+from surefit.errors import RunFailedError, UsageError
+from surefit.models.optimizer import parameters_by_rate
+from surefit.run.checkpoints import latest_checkpoint
+from surefit.training.guards import check_trained, watch_first_steps
 
 
 def make_model(dropout: float = 0.0) -> MeanPool:
@@ -48,8 +53,6 @@ def test_the_prediction_of_memory_knows_what_is_frozen() -> None:
     parts = []
     for freeze in ((), ("bert",)):
         plan = surefit.check(data=rows, model="tiny:bert", freeze=freeze)
-        assert plan.fit is not None
-        assert plan.job is not None
         trained = sum(p.nbytes for p in plan.job.pipeline.module.parameters() if p.requires_grad)
         parts.append((trained, plan.fit.parts["gradients"], plan.fit.parts["optimizer"]))
     (all_bytes, gradients, optimizer), (left, fewer, less) = parts
@@ -71,20 +74,6 @@ def test_a_check_freezes_nothing_for_the_run_after_it(tmp_path: Path) -> None:
     assert not model.body.weight.requires_grad
 
 
-def test_frozen_batch_norms_are_said_to_move() -> None:
-    class Normed(MeanPool):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = torch.nn.BatchNorm1d(4)
-
-        def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-            normed = self.norm(inputs_embeds.transpose(1, 2)).transpose(1, 2)
-            return super().forward(normed, attention_mask)
-
-    plan = surefit.check(data=feature_rows(40), model=Normed(), freeze=["norm"])
-    assert plan.as_dict()["model"]["frozen"]["moving_batch_norms"] == 1
-
-
 def test_each_parameter_moves_at_its_rate(tmp_path: Path) -> None:
     model, before = make_model(), make_model().state_dict()
     rates = {"body": 1e-4, "body.bias": 1e-3}
@@ -101,27 +90,22 @@ def test_each_parameter_moves_at_its_rate(tmp_path: Path) -> None:
 
 
 def test_the_schedule_scales_each_rate(tmp_path: Path) -> None:
-    model = make_model()
+    made: list[torch.optim.Optimizer] = []
+
+    def groups(parameters: Any) -> torch.optim.Optimizer:
+        body, head = model.body.parameters(), model.head.parameters()
+        made.append(torch.optim.SGD([{"params": body, "lr": 1e-4}, {"params": head}], lr=1e-2))
+        return made[-1]
+
+    def look(event: Any) -> None:  # the rehearsal has an optimizer of its own
+        seen.extend([group["lr"] for group in each.param_groups] for each in made)
+
     seen: list[list[float]] = []
-
-    def look(event: Any) -> None:
-        seen.extend([group["lr"] for group in each.param_groups] for each in optimizers)
-
-    optimizers: list[Any] = []
-    original = torch.optim.AdamW.__init__
-
-    def record(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        optimizers.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "__init__", record)
-        options: dict[str, Any] = {"schedule": "linear", "warmup": 0.5, "max_steps": 4}
-        train(tmp_path / "run", model, lr=1e-2, lr_by={"body": 1e-4}, callbacks=[look], **options)
-    steps = [rates for rates in seen if max(rates) > 0]
-    assert len({rates[0] for rates in steps}) > 1
-    for rates in steps:
-        assert rates[2] / rates[0] == pytest.approx(1e-2)
+    model = make_model()
+    options: dict[str, Any] = {"schedule": "linear", "warmup": 0.5, "max_steps": 4}
+    train(tmp_path / "run", model, optimizer=groups, callbacks=[look], **options)
+    assert len({rates[0] for rates in seen}) > 1
+    assert all(rates[1] / rates[0] == pytest.approx(100) for rates in seen)
 
 
 def test_resumed_exactly(tmp_path: Path) -> None:
@@ -129,12 +113,8 @@ def test_resumed_exactly(tmp_path: Path) -> None:
     options |= {"schedule": "cosine", "epochs": 2}
     whole = train(tmp_path / "whole", make_model(0.3), **options)
 
-    def stop(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 3:
-            raise InterruptedRunError("stopped")
-
-    with pytest.raises(InterruptedRunError):
-        train(tmp_path / "cut", make_model(0.3), callbacks=[stop], **options)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", make_model(0.3), callbacks=[stop_at(3)], **options)
     resumed = surefit.train(resume=tmp_path / "cut", data=feature_rows(40), model=make_model(0.3))
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
@@ -150,7 +130,7 @@ def test_resumed_exactly(tmp_path: Path) -> None:
 def refused(**options: Any) -> str:
     with pytest.raises(UsageError) as caught:
         surefit.check(data=feature_rows(40), **{"model": make_model(), **options})
-    return f"{caught.value} {caught.value.fix}"
+    return f"{caught.value.message} {caught.value.fix}"
 
 
 def test_patterns_that_mean_nothing_are_refused() -> None:
@@ -184,3 +164,106 @@ def test_tied_weights_are_found_by_either_name() -> None:
     found = parameters_by_rate(module, 0.1, {"head.weight": 0.2})
     assert found[0.2] == [module.embedding.weight]
     assert found[0.1] == [module.head.bias]
+
+
+TINY: dict[str, Any] = {
+    "data": echo_rows(40),
+    "model": "tiny:llama",
+    "lora_r": 4,
+    "generate": {"rows": 0},
+}
+
+
+def test_exactly_what_is_meant_takes_gradients() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[0].requires_grad_(False)
+    check_trained(module, {"1.weight", "1.bias"})
+    with pytest.raises(RunFailedError, match=r"take no gradient: 0\.bias\."):
+        check_trained(module, {"0.bias", "1.weight", "1.bias"})
+    with pytest.raises(RunFailedError, match=r"stay frozen take gradients: 1\.bias\."):
+        check_trained(module, {"1.weight"})
+
+
+def test_weights_that_rest_are_named_after_steps_that_count() -> None:
+    module, seen = nn.Linear(2, 2), []
+    optimizer = torch.optim.SGD([module.weight], lr=0.0)
+
+    def step(rate: float, **more: Any) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+        module(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        watched({"event": "step", "step": 1, "epoch": 1, "lr": rate, **more})
+
+    watched = watch_first_steps(module, optimizer, {"weight", "bias"}, seen.append)
+    step(1e-3, skipped=True)  # for an overflow: nothing could move
+    step(0.0)
+    step(1e-3)
+    watched({"event": "eval"})
+    step(1e-3)
+    with pytest.raises(RunFailedError, match=r"1 of 2 weights .* have not moved: bias\."):
+        step(1e-3)
+    step(1e-3)  # checked once
+    assert len(seen) == 7
+
+
+def test_optimizer_without_the_adapters_is_found_out(tmp_path: Path) -> None:
+    """The classic: adapters are there, the loss falls a little, and they are not trained."""
+
+    def only_some(parameters: Any) -> Any:
+        return torch.optim.AdamW(list(parameters)[2:], lr=1e-3)
+
+    with pytest.raises(RunFailedError, match=r"2 of 28 .*layers\.0\.self_attn\.q_proj\.lora_A"):
+        surefit.train(**TINY, max_steps=4, optimizer=only_some, output=str(tmp_path / "run"))
+
+
+def test_only_adapters_change_and_checkpoints_are_small(tmp_path: Path) -> None:
+    run = surefit.train(**TINY, max_steps=3, output=str(tmp_path / "run"))
+    plan = surefit.check(**TINY, max_steps=3)
+    begun = dict(plan.job.pipeline.module.named_parameters())
+    moved = {
+        name for name, p in run.module_object.named_parameters() if not torch.equal(p, begun[name])
+    }
+    assert moved == plan.model.adaptation.trained
+    assert len(moved) == 28
+    latest = latest_checkpoint(run.checkpoints)
+    assert latest is not None
+    weights = latest / "model-00001-of-00001.safetensors"
+    assert set(load_file(weights)) == moved
+    size = sum(p.numel() for name, p in begun.items() if name in moved)
+    assert run.plan["model"]["trainable_parameters"] == size
+    assert weights.stat().st_size < 4 * size + 10_000
+
+
+def test_interrupted_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    options = {**TINY, "epochs": 2, "lora": {"dropout": 0.2}, "save_every": 2}
+    whole = surefit.train(**options, output=str(tmp_path / "whole"))
+
+    with pytest.raises(surefit.SurefitError, match="saved"):
+        surefit.train(
+            **options, callbacks=[stop_at(7, signal.SIGINT)], output=str(tmp_path / "cut")
+        )
+    with pytest.raises(UsageError, match=r"contradicts lora\.r"):
+        surefit.train(resume=tmp_path / "cut", data=TINY["data"], lora_r=8)
+    resumed = surefit.train(resume=tmp_path / "cut", data=TINY["data"], lora_r=4)
+    both = [load_file(run.path / "model" / "adapter_model.safetensors") for run in (whole, resumed)]
+    assert both[0].keys() == both[1].keys()
+    assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
+    first, second = (
+        [{k: v for k, v in event.items() if k != "seconds"} for event in run.history]
+        for run in (whole, resumed)
+    )
+    assert first == second
+
+
+def test_another_base_is_refused_on_resume(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": feature_rows(40), "lora_r": 2, "epochs": 2}
+
+    with pytest.raises(surefit.SurefitError, match="saved"):
+        surefit.train(
+            model=MeanPool(),
+            callbacks=[stop_at(3, signal.SIGINT)],
+            output=str(tmp_path / "run"),
+            **options,
+        )
+    with pytest.raises(RunFailedError, match="another base"):
+        surefit.train(model=MeanPool(), resume=tmp_path / "run", **options)

@@ -11,10 +11,8 @@ import pytest
 
 import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
-from surefit.cli.summary_lines import evaluation_lines
 from surefit.errors import FindingError, RunFailedError, UsageError
 from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
-from surefit.pipeline.row_groups import row_chunks
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
 from surefit.tasks.task_spec import Generate, Sample
@@ -62,24 +60,10 @@ def test_own_scorer_by_name_gives_several_figures(tmp_path: Path, monkeypatch: A
         **options(tmp_path, data=data, generate=generate, early_stopping=watched, max_steps=3)
     )
     assert {"starts_alike", "length"} <= set(run.metrics)
-    (named,) = [found for found in run.plan["findings"] if found["code"] == "SF288"]
-    assert named["where"]["file"] == str(tmp_path / "mine.py")
+    assert any(f"[file {tmp_path / 'mine.py'}]" in note for note in run.plan["notes"])
     monkeypatch.chdir(tmp_path.parent)
     again = surefit.evaluate(tmp_path / "run")
     assert again["length"] == pytest.approx(run.metrics["length"])
-
-
-def test_early_stopping_on_a_score_that_only_falls(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def falling(expected: str, got: str) -> float:
-        asked.append(got)
-        return -float(len(asked))
-
-    watched = {"metric": "falling", "patience": 2}
-    run = surefit.train(**options(tmp_path, scorer=falling, early_stopping=watched, epochs=9))
-    assert len(evals(run)) == 3
-    assert run.best_step == evals(run)[0]["step"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +81,7 @@ def test_scorer_that_fails_is_found_before_training(
 ) -> None:
     with pytest.raises(FindingError, match=message) as caught:
         surefit.train(**options(tmp_path, scorer=scorer))
-    assert caught.value.findings[0].code == "SF290"
+    assert caught.value.findings[0].code == "SF296"
     assert not (tmp_path / "run").exists()
 
 
@@ -152,7 +136,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
 def evaluate(
     plan: Plan, batch_size: int = 4, progress: Progress = silent, **changes: Any
 ) -> Evaluation:
-    assert plan.job is not None
     settings = EvaluationSettings(batch_size, generate_rows=10, max_new_tokens=3)
     pipeline = replace(plan.job.pipeline, **changes)
     return pipeline.evaluate(plan.job.validation, settings, progress=progress)
@@ -160,7 +143,6 @@ def evaluate(
 
 def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Plan) -> None:
     assert plan.job is not None
-    assert plan.task is not None
     assert plan.task.generate is not None
     asked: list[tuple[int, int, int]] = []
 
@@ -183,41 +165,3 @@ def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Pla
         ("generating", done, 3) for done in range(4)
     ]
     assert made.metrics["exact_match"] == 1.0
-
-
-def test_answers_do_not_depend_on_the_batch_they_are_made_in(plan: Plan) -> None:
-    assert plan.job is not None
-    answers = []
-    for batch_size in (1, 3, 10):
-        made = evaluate(plan, batch_size=batch_size)
-        answers.append([sample["got"] for sample in made.samples])
-    assert answers[0] == answers[1] == answers[2]
-    assert any(answers[0])
-
-
-def test_rows_are_chunked_longest_first(plan: Plan) -> None:
-    assert plan.job is not None
-    lengths = plan.job.validation.lengths
-    chunks = list(row_chunks(lengths, 4, None))
-    flat = [int(lengths[row]) for chunk in chunks for row in chunk]
-    assert flat == sorted(flat, reverse=True)
-
-
-def test_line_of_an_evaluation_reads_as_the_seeds_do() -> None:
-    event = {
-        "event": "eval",
-        "step": 675,
-        "epoch": 1,
-        "metrics": {"loss": 2.1, "token_f1": 0.1234, "confusion": [[1]]},
-        "samples": [{"prompt": "Who\nwas it?", "expected": "Ada", "got": "x" * 300}] * 6,
-    }
-    line, *samples = [text.plain for text in evaluation_lines(event, 10, [2.0, 3.0], True)]
-    assert line == (
-        "epoch 1/10  step 675  loss 2.5000  eval loss 2.1000  "
-        "token_f1 0.1234  Average F1 Score 0.1234"
-    )
-    assert len(samples) == 9
-    assert samples[:2] == ["    prompt     Who was it?", "    expected   Ada"]
-    assert len(samples[2]) < 130
-    (start,) = evaluation_lines({**event, "step": 0, "samples": []}, 10, [])
-    assert start.plain.startswith("before training  eval loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from dataclasses import replace
@@ -14,12 +15,13 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
+from surefit.core import files
+from surefit.core.locks import lock_run, sweep_scratch
 from surefit.errors import FindingError
+from surefit.models.save_model import save_model
 from surefit.run.events import read_events
-from surefit.run.run_lock import lock_run
-from surefit.run.scratch_folder import scratch_folder, sweep_scratch
 from surefit.tasks.feature_classification import SPEC
-from surefit.training import rehearse, start
+from surefit.training import run as start
 
 ROWS = feature_rows(40)
 OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 1, "lr": 0.01}
@@ -69,13 +71,6 @@ def test_a_metric_that_fails_is_found_before_the_first_step(tmp_path: Path) -> N
     assert "test_rehearse.py, line" in message
 
 
-def test_a_metric_that_cannot_be_written_is_found(tmp_path: Path) -> None:
-    from surefit.tasks.task_spec import Metric
-
-    metric = Metric(lambda outputs, batch: {"n": torch.ones(1)}, lambda sums: object())
-    assert refusal(tmp_path, task=with_metric(metric))[0] == "SF863"
-
-
 def test_a_metric_that_needs_more_rows_than_one_batch_is_healthy(tmp_path: Path) -> None:
     from surefit.tasks.task_spec import Metric
 
@@ -111,26 +106,29 @@ def test_a_module_that_loads_other_values_is_found(tmp_path: Path) -> None:
     assert "another value after loading" in message
 
 
-def test_a_report_that_cannot_be_written_is_found(
+def test_a_saved_model_that_is_another_is_found_where_all_is_rehearsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(run: Any) -> str:
-        raise PermissionError(13, "Permission denied", "report.html")
+    def save(module: nn.Module, *args: Any) -> None:
+        other = copy.deepcopy(module)
+        with torch.no_grad():
+            next(other.parameters()).add_(0.5)
+        save_model(other, *args)
 
-    monkeypatch.setattr("surefit.report.page.render", fail)
-    code, message = refusal(tmp_path)
-    assert code == "SF863"
-    assert "report failed" in message
+    monkeypatch.setattr("surefit.plan.probe_model.save_model", save)
+    code, message = refusal(tmp_path, rehearse=True)
+    assert (code, "loaded again" in message) == ("SF706", True)
 
 
-def test_an_accepted_failure_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(start, "SILENT", replace(start.SILENT, notice=said.append))
-
+def test_a_report_that_cannot_be_written_is_found_unless_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(run: Any) -> Any:
         raise PermissionError(13, "Permission denied", "report.html")
 
     monkeypatch.setattr("surefit.training.rehearse.write_report", fail)
+    code, message = refusal(tmp_path)
+    assert (code, "report failed" in message) == ("SF863", True)
     assert train(tmp_path, accept=["SF863"]).has_model
 
 
@@ -142,7 +140,6 @@ def test_training_is_the_same_with_and_without_it(
     (tmp_path / "with").mkdir()
     with_it = train(tmp_path / "with", rehearse=whole, callbacks=[heard.append])
     assert with_it.plan["rehearsal"]["true_size"] is whole
-    assert ("reloading the model" in with_it.plan["rehearsal"]["phases"]) is whole
     monkeypatch.setattr(start, "rehearse", lambda *_: [])
     without = train(tmp_path / "without")
     histories = [
@@ -180,6 +177,7 @@ def test_scratch_folders_of_killed_processes_are_swept(tmp_path: Path) -> None:
     left, used, foreign = (tmp_path / name for name in names)
     for folder in (left, used, foreign):
         folder.mkdir()
+        files.mark(folder)
         (folder / "model.safetensors").write_bytes(b"half")
     with lock_run(used):
         for folder in (left, used, foreign):
@@ -189,29 +187,3 @@ def test_scratch_folders_of_killed_processes_are_swept(tmp_path: Path) -> None:
         assert not left.exists()
         assert used.exists()
     assert foreign.exists()
-
-
-def test_a_scratch_folder_is_on_the_disk_of_the_output(tmp_path: Path) -> None:
-    with scratch_folder(tmp_path / "not" / "yet" / "run") as folder:
-        assert folder.parent == tmp_path
-        sweep_scratch(tmp_path)
-        assert folder.is_dir()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_all_processes_do_the_phases_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes predict other times; phases that only some of them did would wait for ever."""
-    asked: list[Any] = []
-
-    def told(make: Any) -> tuple[str, ...]:
-        asked.append(make())
-        return ("model",)
-
-    monkeypatch.setattr(rehearse, "from_main", told)
-    done: list[str] = []
-    monkeypatch.setattr(rehearse, "_try_phase", lambda phase, *_: done.append(phase) or [])
-    train(tmp_path)
-    assert asked == [("evaluation", "checkpoint", "model", "report")]
-    assert done == ["model"]

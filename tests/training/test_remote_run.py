@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,9 +54,7 @@ def test_a_run_of_two_processes_on_remote_shards(tmp_path: Path) -> None:
         for path, content in written(tmp_path / "run", tmp_path / "cache").items():
             assert SECRET.encode() not in content, path
         assert SECRET not in made.stdout + made.stderr
-        plan: dict[str, Any] = json.loads((tmp_path / "run" / "plan.json").read_text())
-        files_named = {found["where"].get("file") for found in plan["findings"]}
-        assert f"{site.url}/d/train-00.tar" in files_named
+        assert f"{site.url}/d/train-00.tar" in (tmp_path / "run" / "plan.json").read_text()
         # the stored config has no credentials: the server refuses, and the copy is used
         gone = surefit(tmp_path, "train", "--resume", "run", "--epochs", "2")
         assert gone.returncode == 0, gone.stderr

@@ -1,10 +1,11 @@
-"""A run that was killed goes on exactly where it stopped."""
+"""A run that was killed goes on exactly where it stopped, also where its data was moved."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,10 +24,13 @@ from builders import (
     feature_rows,
     mostly_slow,
     save_ragged,
+    stop_at,
     write_jsonl,
     write_module,
 )
 from surefit.cli import run as command
+from surefit.data.cache import release_entries
+from surefit.data.cache_contents import clean_cache
 from surefit.run.checkpoints import latest_checkpoint
 
 
@@ -106,7 +110,6 @@ def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: sign
     assert process.returncode == 130
     assert "Traceback" not in said
     latest = latest_checkpoint(tmp_path / "run" / "checkpoints")
-    assert latest is not None
     assert int(latest.name.removeprefix("step-")) == events(tmp_path / "run")[-1]["step"]
     assert not (tmp_path / "run" / "model").exists()
 
@@ -122,13 +125,12 @@ def test_interrupted_at_an_evaluation_is_evaluated_on_resume(tmp_path: Path) -> 
     options: dict[str, Any] = {"data": rows, "epochs": 2, "batch_size": 4}
     whole = surefit.train(model=module(), output=str(tmp_path / "whole"), **options)
 
-    def interrupt(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == 9:  # the last step of epoch 1
-            os.kill(os.getpid(), signal.SIGINT)
-
     with pytest.raises(surefit.SurefitError, match="saved"):
         surefit.train(
-            model=module(), output=str(tmp_path / "cut"), callbacks=[interrupt], **options
+            model=module(),
+            output=str(tmp_path / "cut"),
+            callbacks=[stop_at(9, signal.SIGINT)],
+            **options,
         )
     surefit.train(model=module(), resume=tmp_path / "cut", **options)
     assert events(tmp_path / "cut") == events(whole.path)
@@ -150,12 +152,13 @@ def test_resume_refuses_what_contradicts_it(tmp_path: Path, capsys: Any) -> None
 
 
 def test_early_stopping_keeps_the_best_step(tmp_path: Path) -> None:
-    torch.manual_seed(0)
+    wrong = [{**row, "label": (row["label"] + 1) % 3} for row in feature_rows(30, seed=1)]
     run = surefit.train(
         data=feature_rows(60),
+        eval_data=wrong,  # whose loss grows with what is learned
         model=MeanPool(),
         epochs=50,
-        lr=0.05,
+        lr=0.5,
         keep=1,
         early_stopping={"metric": "loss", "patience": 2},
         output=str(tmp_path / "run"),
@@ -179,3 +182,72 @@ def test_truncated_rows_are_known_again(tmp_path: Path) -> None:
     arguments = ["train", "--data", str(tmp_path / "rows.jsonl"), "--model", "tiny:bert"]
     assert command([*arguments, "--max-seq-length", "16", "--max-steps", "2", "--output", run]) == 0
     assert command(["evaluate", run, "--json"]) == 0
+
+
+TRAIN = ["train", "--data", "data.npz", "--model", "movednet:make", "--batch-size", "4"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a run that stopped after its second step."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_module(folder, "movednet")
+    save_ragged(folder / "data.npz", feature_rows(30))
+    assert command([*TRAIN, "--max-steps", "2", "--output", "run"]) == 0
+    return folder
+
+
+def resume(*more: str) -> int:
+    return command(["train", "--resume", "run", "--max-steps", "4", *more])
+
+
+def test_touched_data_is_the_same(home: Path) -> None:
+    os.utime(home / "data.npz", (1, 1))
+    assert command(["evaluate", "run"]) == 0
+    content = (home / "data.npz").read_bytes()
+    (home / "data.npz").unlink()
+    (home / "data.npz").write_bytes(content)  # as after git checkout
+    assert resume() == 0
+
+
+def test_moved_data_is_found_or_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "later").mkdir()
+    shutil.move("data.npz", "later/renamed.npz")
+    assert resume() == 2
+    assert "--data FILE" in capsys.readouterr().err
+    assert resume("--data", "later/renamed.npz") == 0
+    assert str(home / "later" / "renamed.npz") in (home / "run" / "config.yaml").read_text()
+    shutil.move("later/renamed.npz", "renamed.npz")
+    assert command(["evaluate", "run"]) == 0  # a file of that name in the working folder
+    capsys.readouterr()
+    assert resume("--max-steps", "5") == 0
+    assert "is read in its place" in capsys.readouterr().err
+
+
+def test_changed_data_is_refused_with_its_rows(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = feature_rows(30)
+    for row in (5, 17):
+        rows[row]["features"] = rows[row]["features"] + 1
+    stat = (home / "data.npz").stat()
+    save_ragged(home / "data.npz", rows)
+    os.utime(home / "data.npz", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert resume() == 1
+    told = capsys.readouterr().err
+    assert "2 new or changed: row 5, 17; 2 gone or changed: row 5, 17." in told.replace("\n", " ")
+    assert "accept=[SF403]" in told
+    assert resume("--set", "accept=[SF403]") == 0
+    assert resume("--max-steps", "5") == 0  # they are now the rows of the run
+
+
+def test_without_the_old_rows_it_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    release_entries()
+    clean_cache()
+    save_ragged(home / "data.npz", feature_rows(30, seed=1))
+    assert resume() == 1
+    assert "cannot be compared" in capsys.readouterr().err.replace("\n", " ")
+    plan = json.loads((home / "run" / "plan.json").read_text())
+    assert plan["stores"]

@@ -15,39 +15,38 @@ from safetensors.torch import load_file
 
 from surefit.api import load
 from surefit.run.run_folder import open_run
-from surefit.training.verify_step import verify_step
+from surefit.training.replay import verify_step
 
 pytestmark = pytest.mark.processes
 
 TESTS = Path(__file__).parents[1]
+SCRIPT = TESTS / "training" / "sharded_checkpoints_script.py"
 PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent), str(TESTS.parent / "bench")])
 
 
-def _script(name: str, *arguments: object) -> str:
-    """The output of a script that forks its processes."""
-    command = [sys.executable, str(TESTS / name), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def test_weights_and_optimizer_state_are_the_same_bits_in_2_4_1_2_3_1_processes(
+def test_weights_and_optimizer_state_are_the_same_bits_in_any_number_of_processes(
     tmp_path: Path,
 ) -> None:
-    lines = _script("reshard_script.py", tmp_path).splitlines()
-    counts = [line.split()[1] for line in lines]
-    assert counts == ["2", "4", "1", "2", "3", "1"]
-    held = [line.split()[2:] for line in lines]
-    shards = [sum(name.startswith("shard-") for name in names) for names in held]
-    assert shards == [2, 4, 0, 2, 3, 0]  # one process writes the format it always wrote
-    known = {"digests.json", "replicated.safetensors", "shards", "state.json"}
-    assert {name for name in held[0] if not name.startswith("shard-")} == known  # no pickle
+    script = [
+        sys.executable,
+        str(SCRIPT),
+        str(tmp_path),
+    ]
+    environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    saved, *parts = done.stdout.split("== ")
+    lines = [line.split() for line in saved.splitlines()]
+    assert [words[1] for words in lines] == ["2", "4", "1", "2", "3", "1"]
+    for _, count, *names in lines:
+        shards = [f"-{n + 1:05d}-of-{int(count):05d}.safetensors" for n in range(int(count))]
+        expected = [f"{kind}{shard}" for kind in ("model", "optimizer") for shard in shards]
+        assert names == sorted([*expected, "digests.json", "index.json", "state.json"])
+    _judge_kills({part.splitlines()[0]: part.splitlines()[1:] for part in parts})
 
 
-def test_kills_and_damage_leave_the_last_whole_checkpoint(tmp_path: Path) -> None:
-    told = _script("sharded_kills_script.py", tmp_path)
-    parts = {part.splitlines()[0]: part.splitlines()[1:] for part in told.split("== ")[1:]}
+def _judge_kills(parts: dict[str, list[str]]) -> None:
+    """Kills and damage leave the last whole checkpoint."""
     assert len(parts) == 7
     for name, lines in parts.items():
         found = dict(line.split(" ", 1) for line in lines if not line.startswith("failed"))
@@ -60,7 +59,7 @@ def test_kills_and_damage_leave_the_last_whole_checkpoint(tmp_path: Path) -> Non
     assert parts["killed_in_gather 1"][0] == "codes 1 -9"
     assert sum("embed.weight. They are not saved." in line for line in parts["not_finite 1"]) == 2
     assert sum("No space left on device" in line for line in parts["full_disk 1"]) == 2
-    assert sum("step-00000002 is damaged" in line for line in parts["damaged 1"]) == 3
+    assert sum("step-00000002 is damaged" in line for line in parts["damaged 1"]) == 2
 
 
 def _train(folder: Path, *options: str, kill_at: int = 0) -> int:
@@ -135,7 +134,7 @@ def test_the_gathered_model_loads_in_plain_transformers(runs: Path) -> None:
 
 def test_a_step_of_two_processes_is_verified_by_one_up_to_rounding(runs: Path) -> None:
     found = verify_step(open_run(runs / "whole"), 6)
-    assert [each.code for each in found] == ["SF871"]
+    assert ["the loss to 1e-5" in each.message for each in found] == [True]
     events = runs / "whole" / "events.jsonl"
     text = events.read_text(encoding="utf-8")
     step = next(line for line in text.splitlines() if '"step": 6,' in line)

@@ -155,11 +155,6 @@ def test_run_id_is_no_path(home: Path, bad: object) -> None:
         RunCode(home, bad).find("os:system")
 
 
-def test_installed_module_is_code_like_any_other(home: Path) -> None:
-    with pytest.raises(surefit.UsageError, match="does not"):
-        RunCode(home).find("os:system")
-
-
 @pytest.mark.slow
 def test_resume_runs_what_the_options_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = train_here(home, "resumednet")
@@ -172,26 +167,26 @@ def test_resume_runs_what_the_options_name(home: Path, capsys: pytest.CaptureFix
     assert command(["train", "--resume", str(run), "--model", "resumednet:make"]) == 0
 
 
-def hostile_keys(run: Path) -> None:
-    """Write every key by which a run folder could name code."""
-    path = run / "config.yaml"
-    config = yaml.safe_load(path.read_text())
-    config |= {"task": "evil:SPEC", "model": "evil:make", "trust_remote_code": True}
-    config["generate"]["scorer"] = "evil:score"
-    config["augment"]["function"] = "evil:augment"
-    config["augmentation_factor"] = 2
-    path.write_text(yaml.safe_dump(config))
-    plan = json.loads((run / "plan.json").read_text())
-    plan["model"]["code"] = str(Path.cwd() / "evil.py")
-    (run / "plan.json").write_text(json.dumps(plan))
+@pytest.fixture(scope="module")
+def victim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a module of the user's own; its record is another test's."""
+    home = tmp_path_factory.mktemp("victim")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv("SUREFIT_CACHE", str(home / "cache"))
+        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        save_ragged(home / "data.npz", feature_rows(30))
+        train_here(home, "victimnet")
+    return home
 
 
-@pytest.mark.parametrize("key", ["task", "generate.scorer", "augment.function", "model"])
-def test_each_key_of_a_run_goes_through_the_gate(
-    home: Path, key: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = train_here(home, f"keynet_{key.replace('.', '_')}")
-    (home / "evil.py").write_text(CANARY.format(path=str(home / "it-ran")) + "SPEC = make = 1\n")
+def name_code(run: Path, key: str) -> None:
+    """Write the name of code to one of the places where a run folder may have it."""
+    if key == "module.json":
+        recipe = run / "model" / "module.json"
+        known = json.loads(recipe.read_text())
+        recipe.write_text(json.dumps({**known, "function": "evil:make"}))
+        return
     path = run / "config.yaml"
     config = yaml.safe_load(path.read_text())
     section, _, name = key.partition(".")
@@ -200,8 +195,17 @@ def test_each_key_of_a_run_goes_through_the_gate(
         config["augmentation_factor"] = 2
     else:
         config[key] = "evil:make"
-    path.write_text(yaml.safe_dump(config))
-    data = str(home / "data.npz")
+    path.write_text(yaml.safe_dump({**config, "trust_remote_code": True}))
+
+
+@pytest.mark.parametrize(
+    "key", ["task", "generate.scorer", "augment.function", "model", "module.json"]
+)
+def test_each_key_of_a_run_goes_through_the_gate(home: Path, victim: Path, key: str) -> None:
+    run, data = home / "run", str(home / "data.npz")
+    shutil.copytree(victim / "run-victimnet", run)
+    (home / "evil.py").write_text(CANARY.format(path=str(home / "it-ran")) + "SPEC = make = 1\n")
+    name_code(run, key)
     for words in (
         ["predict", str(run), "--data", data],
         ["evaluate", str(run)],
@@ -213,20 +217,5 @@ def test_each_key_of_a_run_goes_through_the_gate(
         shutil.rmtree(home / "out", ignore_errors=True)
     shutil.rmtree(run / "model")
     assert command(["train", "--resume", str(run)]) != 0
-    assert not (home / "it-ran").exists()
-
-
-def test_hostile_folder_runs_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train_here(home, "victimnet")
-    (home / "evil.py").write_text(CANARY.format(path=str(home / "it-ran")))
-    recipe = run / "model" / "module.json"
-    recipe.write_text(json.dumps({**json.loads(recipe.read_text()), "function": "evil:make"}))
-    assert command(["predict", str(run), "--data", "data.npz"]) == 2
-    assert "evil.py" in capsys.readouterr().err
-    hostile_keys(run)
-    for words in (["predict", str(run), "--data", "data.npz"], ["evaluate", str(run)]):
-        assert command(words) == 2
-    shutil.rmtree(run / "model")
-    assert command(["train", "--resume", str(run)]) == 2
     assert not (home / "it-ran").exists()
     assert "evil" not in sys.modules

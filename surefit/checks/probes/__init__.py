@@ -7,26 +7,20 @@ mode and leave weights, buffers and random state as they were.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING
 
-from surefit.checks.probes.additive_loss import check_additive
+from surefit.checks.probes.batch_effect import check_additive, check_independence, check_padding
 from surefit.checks.probes.input_effect import check_gradients, check_inputs
-from surefit.checks.probes.label_shift import check_shift
-from surefit.checks.probes.overfit import check_overfit
-from surefit.checks.probes.padding_effect import check_padding
 from surefit.checks.probes.probe_batch import Subject, is_deterministic
-from surefit.checks.probes.row_independence import check_independence
+from surefit.checks.probes.targets import check_shift
+from surefit.checks.probes.trials import check_overfit
 from surefit.errors import describe_error
-from surefit.findings import Finding, has_errors, rule
-from surefit.kernels.preserve_state import preserved_state
+from surefit.findings import Finding, has_errors, note
+from surefit.kernels.numerics import preserved_state
 
-PROBE_NOT_RUN = rule(
-    "SF708",
-    "info",
-    "a probe could not be run",
-    why="The model takes batches of the shape that is trained on, and not the one that was tried.",
-    fix="Nothing to do; what the probe asks remains unknown.",
-)
-
+if TYPE_CHECKING:
+    from torch import nn
 
 Probe = Callable[[Subject], list[Finding]]
 
@@ -52,8 +46,9 @@ def run_probes(
 ) -> list[Finding]:
     """What all probes find; a model whose outputs differ from call to call cannot be probed.
 
-    `perturbed` is the same with perturbed weights, for what fresh weights do not show. `skipped`
-    are probes that the loss does not allow.
+    `perturbed` is the same with perturbed weights, for what fresh weights do not show; whether
+    there is a gradient is asked of the weights that are trained. `skipped` are probes that the loss
+    does not allow.
     """
     shown = perturbed or subject
     with preserved_state(shown.module):
@@ -63,19 +58,21 @@ def run_probes(
     asked = {name: probe for name, probe in PROBES.items() if name not in skipped}
     found: list[Finding] = []
     for name, probe in asked.items():
-        found += _run(name, probe, shown)
+        given = subject if probe is check_gradients else shown
+        found += run_probe(name, given.module, partial(probe, given))
         if has_errors(found):  # one finding per cause: the other probes would see it as well
             return found
     if longer:
-        found += [each for name, probe in LONGER.items() for each in _run(name, probe, subject)]
+        for name, probe in LONGER.items():
+            found += run_probe(name, subject.module, partial(probe, subject))
     return found
 
 
-def _run(name: str, probe: Probe, subject: Subject) -> list[Finding]:
+def run_probe(name: str, module: nn.Module, probe: Callable[[], list[Finding]]) -> list[Finding]:
     """A probe that fails on a working model is reported; it is no fault of the model."""
     try:
-        with preserved_state(subject.module):
-            return probe(subject)
+        with preserved_state(module):
+            return probe()
     except Exception as error:
         message = f"The probe {name!r} could not be run: {describe_error(error)}"
-        return [PROBE_NOT_RUN.finding(message[:300])]
+        return [note(message[:300])]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
-from surefit.findings import Finding, rule
-from surefit.models.step_scores import StepScores, covers
+from surefit.findings import Finding, note, rule
+from surefit.models.class_scores import StepScores, covers
 
 if TYPE_CHECKING:
     import torch
@@ -30,17 +30,6 @@ OTHER_NUMBER_OF_STEPS = rule(
     "the model returns another number of time steps",
     why="Each time step has a class of its own, so each needs scores of its own.",
     fix="Let forward return (B, T, C) or (B, C, T), with T as in its input.",
-)
-
-TIME_AXIS_MOVED = rule(
-    "SF227",
-    "info",
-    "time axis as the module has it",
-    why=(
-        "It was tried: surefit passes the features with these axes, and reads the scores with "
-        "theirs."
-    ),
-    fix="Nothing to do.",
 )
 
 Batch = Mapping[str, Any]
@@ -75,7 +64,7 @@ def describe_axes(found: StepScores) -> Finding:
         "returns scores (B, C, T)" if found.classes_second else "",
         f"returns one output for {found.stride} time steps" if found.stride > 1 else "",
     ]
-    return TIME_AXIS_MOVED.finding(f"The module {' and '.join(filter(None, parts))}.")
+    return note(f"The module {' and '.join(filter(None, parts))}.")
 
 
 def _told_apart(run: Run, batch: Batch, scores: torch.Tensor, stride: int) -> tuple[bool, bool]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from surefit.checks.probes.bounded_outputs import stays_in_unit
-from surefit.checks.probes.detached_layers import check_detached
-from surefit.errors import FindingError, describe_error
-from surefit.findings import Finding, rule
-from surefit.kernels.preserve_state import preserved_state
+from surefit.checks.probes.gradients import check_choice, check_detached
+from surefit.checks.probes.perturbed_weights import stays_in_unit
+from surefit.errors import FindingError, UsageError, describe_error
+from surefit.findings import Finding, note, rule
+from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call
-from surefit.models.model_rules import MODEL_FAILED
+from surefit.models.load_weights import MODEL_FAILED
+from surefit.models.module_outputs import Key, Picked, pick_output
 from surefit.tasks.pixel_classes import pixel_scores
 from surefit.tasks.task_spec import Loss
 
@@ -32,31 +34,13 @@ OUTPUTS_ARE_PROBABILITIES = rule(
     accept="The outputs are used as logits.",
 )
 
-ONE_OUTPUT = rule(
-    "SF329",
-    "info",
-    "one output for two classes",
-    why=(
-        "The output is the logit of the second class. The loss is its binary cross-entropy, as of "
-        "BCEWithLogitsLoss; metrics and predictions have the probabilities of both classes."
-    ),
-    fix="Nothing to do.",
-)
-
 LABEL_OUT_OF_RANGE = rule(
     "SF303",
     "error",
-    "label outside the model's classes",
-    why="The loss would index past the logits: 'target out of bounds' or a device-side assert.",
+    "fewer outputs than classes or targets",
+    why="The loss would index past the logits: 'target out of bounds' or a device-side assert. Of "
+    "numbers, torch would compare one output with all targets.",
     fix="Let the model's last layer have one output per class.",
-)
-
-FEWER_OUTPUTS = rule(
-    "SF318",
-    "error",
-    "fewer outputs than targets",
-    why="Each target needs an output of its own; torch would compare one output with all of them.",
-    fix="Let the model's last layer have one output per target.",
 )
 
 AXES_SWAPPED = rule(
@@ -65,14 +49,6 @@ AXES_SWAPPED = rule(
     "axes in another order",
     why="The module fails on [steps, width] rows and works on [width, steps] rows.",
     fix="Save the array as [rows, steps, width].",
-)
-
-OWN_LOSS = rule(
-    "SF310",
-    "info",
-    "the module's own loss",
-    why="It counts as a mean over its labelled targets, or over rows where there are none.",
-    fix="Return logits to have surefit compute the loss as a sum and a count.",
 )
 
 LOSS_COUNT_MISMATCH = rule(
@@ -84,6 +60,11 @@ LOSS_COUNT_MISMATCH = rule(
         "task that counts otherwise would weigh rows wrongly. A loss_fn may count otherwise."
     ),
     fix="Let the task's count_targets give the count that its loss returns.",
+)
+
+OWN_LOSS = note(
+    "The model returns a loss of its own and no logits. It counts as a mean over its labelled "
+    "targets, or over rows where there are none."
 )
 
 OUTPUT_NOT_FINITE = rule(
@@ -102,18 +83,6 @@ MORE_OUTPUTS_THAN_CLASSES = rule(
     fix="Let the model's last layer have one output per class.",
     accept="The further outputs are ignored in predictions.",
 )
-
-NO_GRADIENT = rule(
-    "SF709",
-    "info",
-    "parameters without a gradient",
-    why=(
-        "They stay as they are: the loss does not depend on them, as on the pooler of an encoder "
-        "that is fed with features."
-    ),
-    fix="Nothing to do, unless they are meant to be trained; then let forward use them.",
-)
-
 
 COUNT_TOLERANCE = 1e-4
 """Relative; sums of class weights are float32."""
@@ -148,32 +117,39 @@ def probe(
     loss: Loss,
     targets: ExpectedCount,
     expected: ExpectedOutputs | None,
-) -> list[Finding]:
-    """Send `batch` through model and loss, and back; raise what keeps it from working."""
+) -> tuple[Picked, list[Finding]]:
+    """Send `batch` through model and loss, and back; raise what keeps it from working.
+
+    Returns which of the model's outputs was used as well.
+    """
     found = []
     with preserved_state(module):
         outputs = _forward(module, call, batch)
-        _check_kind(outputs, call)
+        picked = pick_output(getattr(outputs, "raw", outputs), call.sizes, call.asked)
+        if not targets.by_loss:  # else the loss_fn reads what it wants
+            _check_kind(outputs, call)
         if expected is not None and outputs.logits is not None:
-            logits = outputs.logits
-            if expected.per_pixel:
-                logits = _pixel_logits(logits, batch["labels"], expected.size)
-            found += _check_outputs(logits, batch, expected)
-            if getattr(outputs, "one_score", False):
+            found += check_scores(outputs.logits, batch, expected)
+            if getattr(outputs, "single_logit", False):
                 found.append(_describe_one_output(expected.classes))
             found += _check_softmax(outputs, batch, expected)
         total, count = _loss(loss, outputs, batch)
-        found += _backward(module, call, total, batch)
+        others = picked.others if picked.how == "size" and not targets.by_loss else {}
+        lost, unused = _backward(module, total, batch, others)
+        if expected is not None or not targets.by_loss:  # else nothing is computed from one output
+            found += check_choice(picked, unused)
+        if lost and not unused:
+            found += _check_lost(module, call, batch, lost)
     if expected is not None and expected.unit == "classes" and outputs.logits is not None:
         known = OUTPUTS_ARE_PROBABILITIES.code in {each.code for each in found}
         found += [] if known else _check_sigmoid(module, call, outputs, batch)
-    if outputs.logits is None:
-        found.append(OWN_LOSS.finding("The model returns a loss of its own and no logits."))
+    if outputs.logits is None and not targets.by_loss:
+        found.append(OWN_LOSS)
     else:
         _check_count(total, float(count), targets, getattr(outputs, "auxiliary_loss", None))
     if not bool(total.isfinite()):
         raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")
-    return found
+    return picked, found
 
 
 def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: Any) -> None:
@@ -242,11 +218,18 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
 
     try:
         total, count = loss(outputs, batch)
+    except FindingError:
+        raise
     except Exception as error:
         shown = _shapes({"logits": outputs.logits, **batch})
+        names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]
+        fix = (
+            f"The batch has the columns {', '.join(names)}. With another task, such as "
+            "task='feature-classification', columns have the names of that task: labels."
+        )
         raise MODEL_FAILED.error(
             f"The loss raised {describe_error(error)} (shapes: {shown})",
-            fix="Repair the loss.",
+            fix=fix if isinstance(error, KeyError) else "Repair the loss.",
         ) from error
     if not isinstance(total, torch.Tensor) or total.ndim != 0 or not total.requires_grad:
         if not isinstance(total, torch.Tensor):
@@ -263,14 +246,23 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
 
 
 def _backward(
-    module: nn.Module, call: Call, total: torch.Tensor, batch: Mapping[str, torch.Tensor]
-) -> list[Finding]:
-    """Compute the gradients once, and keep none of them; parameters that get none are named."""
+    module: nn.Module,
+    total: torch.Tensor,
+    batch: Mapping[str, torch.Tensor],
+    others: Mapping[Key, torch.Tensor],
+) -> tuple[list[str], dict[Key, list[str]]]:
+    """Compute the gradients once, and keep none of them.
+
+    Returns the parameters that get none, and those of them that other outputs depend on.
+    """
     import torch
 
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    others = {key: value for key, value in others.items() if value.requires_grad}
     try:
-        slopes = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
+        slopes = torch.autograd.grad(
+            total, list(trained.values()), allow_unused=True, retain_graph=bool(others)
+        )
     except Exception as error:
         raise MODEL_FAILED.error(
             f"The model can be run, but computing its gradients raised "
@@ -278,14 +270,26 @@ def _backward(
             fix="Choose another model, or repair its backward.",
         ) from error
     lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
-    if not lost:
-        return []
+    unused: dict[Key, list[str]] = {}
+    for key, value in others.items() if lost else ():
+        weights = [trained[name] for name in lost]
+        slopes = torch.autograd.grad(value.sum(), weights, allow_unused=True, retain_graph=True)
+        reached = [name for name, slope in zip(lost, slopes, strict=True) if slope is not None]
+        unused |= {key: reached} if reached else {}
+    return lost, unused
+
+
+def _check_lost(
+    module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor], lost: Sequence[str]
+) -> list[Finding]:
+    """Name the parameters that get no gradient."""
     detached = check_detached(module, call, batch, lost)
     if detached:
         return detached
+    trained = sum(p.requires_grad for p in module.parameters())
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
-    message = f"{len(lost)} of {len(trained)} parameters get no gradient from the first batch"
-    return [NO_GRADIENT.finding(f"{message}: {shown}.")]
+    message = f"{len(lost)} of {trained} parameters get no gradient from the first batch"
+    return [note(f"{message}: {shown}.")]
 
 
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
@@ -297,7 +301,7 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
     ]
     try:
         return call(module, batch)
-    except FindingError:
+    except (FindingError, UsageError):
         raise
     except Exception as error:
         layer = entered[-1] if entered else type(module).__name__
@@ -307,7 +311,11 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
                 f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
                 "with its last two axes exchanged: the rows are [width, steps].",
             ) from error
-        raise MODEL_FAILED.error(message) from error
+        read = [batch[name] for name in call.arguments.values() if name in batch]
+        whole = not any(column.is_floating_point() for column in read)
+        is_type = whole and re.search(r"\blong\b", str(error), re.IGNORECASE)
+        fix = "Integers stay integers; where forward needs other numbers: x.float()."
+        raise MODEL_FAILED.error(message, fix=fix if is_type else "") from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -351,9 +359,14 @@ def _pixel_logits(logits: torch.Tensor, labels: torch.Tensor, size: int) -> torc
     )
 
 
-def _check_outputs(
-    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], expected: ExpectedOutputs
+def check_scores(
+    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], expected: ExpectedOutputs | None
 ) -> list[Finding]:
+    """Raise if the logits are not one row of scores per target."""
+    if expected is None:
+        return []
+    if expected.per_pixel:
+        logits = _pixel_logits(logits, batch["labels"], expected.size)
     labels, size, unit = batch["labels"], expected.size, expected.unit
     targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
     if logits.shape == targets:
@@ -375,7 +388,9 @@ def _check_outputs(
             expected.locate(found),
         )
     if found < size:
-        raise FEWER_OUTPUTS.error(f"The model has {outputs}, but the data has {size} {unit}.")
+        message = f"The model has {outputs}, but the data has {size} {unit}."
+        fix = "Let the model's last layer have one output per target."
+        raise LABEL_OUT_OF_RANGE.error(message, fix=fix)
     if found > size:
         message = f"The model has {outputs}, the data {size} {unit}."
         fix = f"Let the model's last layer have {size} output{'' if size == 1 else 's'}."
@@ -391,8 +406,8 @@ def _describe_one_output(classes: Sequence[Any]) -> Finding:
     )
     if all(isinstance(name, int) for name in classes):
         fix = "Nothing to do; to learn the labels as numbers: --task regression."
-        return ONE_OUTPUT.finding(f"{message} The labels are read as classes.", fix=fix)
-    return ONE_OUTPUT.finding(message)
+        return note(f"{message} The labels are read as classes.", fix=fix)
+    return note(message)
 
 
 def _check_softmax(
@@ -400,7 +415,7 @@ def _check_softmax(
 ) -> list[Finding]:
     """Scores of classes that sum to 1 in every row have been through a softmax."""
     scores, classes = outputs.logits, 1 if expected.per_pixel else -1
-    if getattr(outputs, "one_score", False) or batch["labels"].is_floating_point():
+    if getattr(outputs, "single_logit", False) or batch["labels"].is_floating_point():
         return []
     if scores.shape[classes] < 2 or bool((scores < 0).any()):
         return []
@@ -415,11 +430,11 @@ def _check_sigmoid(
     module: nn.Module, call: Call, outputs: Any, batch: Mapping[str, Any]
 ) -> list[Finding]:
     """Scores that are between 0 and 1 whatever the weights have been through a sigmoid."""
-    one_score = call.one_score if getattr(outputs, "one_score", False) else None
+    single_logit = call.single_logit if getattr(outputs, "single_logit", False) else None
 
     def scores(outputs: Any) -> torch.Tensor:
         found: torch.Tensor = outputs.logits
-        return found if one_score is None else found.select(one_score.axis, 1)
+        return found if single_logit is None else found.select(single_logit.axis, 1)
 
     own_module = call.num_outputs is not None
     if not own_module or not stays_in_unit(module, call, batch, scores, outputs):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.probes.probe_batch import Batch, Subject, differ
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 OUTPUTS_IGNORE_INPUTS = rule(
     "SF730",
@@ -17,14 +19,6 @@ OUTPUTS_IGNORE_INPUTS = rule(
     why="Every row gets the same outputs, so nothing about the rows can be learned.",
     fix="Let forward compute its outputs from the columns it receives.",
     accept="The model is trained although its outputs are the same for every row.",
-)
-
-COLUMN_NOT_USED = rule(
-    "SF731",
-    "info",
-    "an argument of forward has no effect",
-    why="The outputs stay the same when the column changes.",
-    fix="Nothing to do, unless forward is meant to use the column.",
 )
 
 NO_GRADIENT_AT_ALL = rule(
@@ -49,42 +43,97 @@ NO_CHANGE = 1e-7
 def check_inputs(subject: Subject) -> list[Finding]:
     """Each input column is changed in turn; outputs, or else gradients, must change with it."""
     columns = [n for n in subject.inputs if n not in HELPERS and n in subject.tensors()]
-    changed = ((name, _changed(subject.batch, (name,))) for name in columns)
-    tried = {name: batch for name, batch in changed if batch is not None}
-    ignored = [name for name, batch in tried.items() if not _has_effect(subject, batch)]
+    tried = [name for name in columns if _changed(subject.batch, (name,)) is not None]
+    ignored = [name for name in tried if not _has_effect(subject, name)]
     if not ignored:
         return []
-    leads = [name for name in tried if name in LEADS] or list(tried)
+    leads = [name for name in tried if name in LEADS] or tried
     if all(name in ignored for name in leads):
         shown = ", ".join(leads)
         message = f"The outputs stay the same whatever {shown} holds (tried on real rows)."
         return [OUTPUTS_IGNORE_INPUTS.finding(message, column=leads[0])]
     return [
-        COLUMN_NOT_USED.finding(
-            f"The outputs stay the same whatever the column {name!r} holds.", column=name
-        )
+        note(f"The outputs stay the same whatever the column {name!r} holds.", column=name)
         for name in ignored
     ]
 
 
 def check_gradients(subject: Subject) -> list[Finding]:
-    """Some weight must get a gradient, from the batch or from one with other inputs."""
-    batches = [subject.batch, _changed(subject.batch, subject.inputs)]
+    """Some weight must get a gradient from some row, or from a row with other inputs."""
     count = sum(p.numel() for p in subject.module.parameters() if p.requires_grad)
-    slopes = [_slopes(subject, batch) for batch in batches if batch is not None and count]
-    if not count or any(
-        slope is not None and bool(slope.any()) for each in slopes for slope in each
-    ):
+    if not count or _is_alive(subject, subject.batch):
         return []
-    message = f"The gradients of all {count:,} trainable parameters are exactly 0 on real rows."
-    return [NO_GRADIENT_AT_ALL.finding(message)]
+    num_rows, changed = subject.num_rows, _changed(subject.batch, subject.inputs)
+    if changed is not None and _is_alive(subject, changed):
+        return []
+    for batch in subject.more():
+        if _is_alive(subject, batch):
+            return []
+        num_rows += len(next(value for value in batch.values() if hasattr(value, "shape")))
+    message = (
+        f"The gradients of all {count:,} trainable parameters are exactly 0 on each of "
+        f"{num_rows:,} real rows."
+    )
+    where, fix = _where_lost(subject)
+    return [NO_GRADIENT_AT_ALL.finding(message + where, fix=fix)]
 
 
-def _has_effect(subject: Subject, batch: Batch) -> bool:
-    """Whether outputs differ; where they do not, as with a head of zeros, whether gradients do."""
-    if _differ(_outputs(subject, subject.batch), _outputs(subject, batch)):
+def _is_alive(subject: Subject, batch: Batch) -> bool:
+    """Whether some weight gets a gradient other than 0."""
+    return any(slope is not None and bool(slope.any()) for slope in _slopes(subject, batch))
+
+
+def _where_lost(subject: Subject) -> tuple[str, str]:
+    """The layer that stops the gradient, and what to do; nothing where no layer gets any."""
+    import torch
+
+    outputs: list[tuple[str, nn.Module, torch.Tensor]] = []
+
+    def record(name: str, part: nn.Module) -> Any:
+        def keep(_: Any, given: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                outputs.append((name, part, output))
+
+        return part.register_forward_hook(keep)
+
+    layers = [(n, part) for n, part in subject.module.named_modules() if not [*part.children()]]
+    hooks = [record(name, part) for name, part in layers]
+    try:
+        total = subject.loss(subject.forward(subject.batch), subject.batch)[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not outputs or not total.requires_grad:
+        return "", ""
+    slopes = torch.autograd.grad(total, [output for *_, output in outputs], allow_unused=True)
+    reached = [slope is not None and bool(slope.any()) for slope in slopes]
+    if not any(reached):
+        name, part, _ = outputs[-1]
+        return f" It is lost between the layer {name!r} ({type(part).__name__}) and the loss.", ""
+    name, part, output = outputs[reached.index(True)]
+    kind = type(part).__name__
+    if bool(output.any()):
+        return f" It is lost in the layer {name!r} ({kind}).", ""
+    before = f", and return the outputs of {outputs[-2][0]!r}" if part is outputs[-1][1] else ""
+    return (
+        f" The layer {name!r} ({kind}) is off: it returns 0 for these rows.",
+        f"Remove {name!r} ({kind}) if it is the last layer{before}; else use an activation that is "
+        "never off, such as LeakyReLU or GELU. Other initial weights (another seed) only hide it.",
+    )
+
+
+def _has_effect(subject: Subject, name: str) -> bool:
+    """Whether outputs change with a column; where they do not, as with a head of zeros, whether
+    gradients do.
+    """
+    pairs = ((b, _changed(b, (name,))) for b in chain([subject.batch], subject.more()))
+    return any(_changes(subject, batch, other) for batch, other in pairs if other is not None)
+
+
+def _changes(subject: Subject, batch: Batch, other: Batch) -> bool:
+    if _differ(_outputs(subject, batch), _outputs(subject, other)):
         return True
-    pairs = zip(_slopes(subject, subject.batch), _slopes(subject, batch), strict=True)
+    pairs = zip(_slopes(subject, batch), _slopes(subject, other), strict=True)
     return any(
         one is not None and other is not None and _differ(one, other) for one, other in pairs
     )

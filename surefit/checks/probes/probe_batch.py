@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.findings import Finding, rule
-from surefit.kernels.tensor_difference import largest_difference
-from surefit.kernels.tolerances import tolerance_of
+from surefit.kernels.numerics import largest_difference, tolerance_of
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +42,8 @@ class Subject:
     """Each row of the batch as a batch of its own, without padding; may be empty."""
     inputs: tuple[str, ...] = ()
     """The columns that arguments of `forward` name."""
+    more: Callable[[], Iterator[Batch]] = lambda: iter(())
+    """Batches of further rows, where a few rows alone prove nothing: a ReLU may be off in them."""
 
     @property
     def num_rows(self) -> int:
@@ -96,8 +97,9 @@ def is_deterministic(subject: Subject) -> list[Finding]:
 
     with torch.no_grad():
         one, other = (subject.forward(subject.batch) for _ in range(2))
-    pairs = ((getattr(one, name, None), getattr(other, name, None)) for name in ("logits", "loss"))
-    for first, second in pairs:
+        losses = (subject.loss(one, subject.batch)[0], subject.loss(other, subject.batch)[0])
+    pairs = [(getattr(one, name, None), getattr(other, name, None)) for name in ("logits", "loss")]
+    for first, second in (*pairs, losses):  # the loss reads outputs that are no logits, too
         if first is not None and second is not None and differ(first, second) > tolerance(first):
             message = (
                 "The model gives other outputs each time it is called in evaluation mode, by "

@@ -18,15 +18,7 @@ from surefit.data.file_identity import content_hashes
 from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import map_npy, ragged_column, shape_of, to_arrow
 from surefit.data.formats.opened import Opened
-from surefit.findings import Finding, rule
-
-ONE_ROW_PER_FILE = rule(
-    "SF172",
-    "info",
-    "one array per file is one row",
-    why="Arrays of these shapes are single rows, not shards of many rows.",
-    fix="Nothing to do; save shards as one array [rows, sequence length, feature size].",
-)
+from surefit.findings import Finding, note, rule
 
 SHARDS_OR_ROWS = rule(
     "SF173",
@@ -57,8 +49,8 @@ def open_per_row(files: Sequence[Path]) -> Opened | None:
     if are_rows(known) or (_are_ragged(known) and not _named_as_shards(files)):
         name, column = join_files(files, known)
         shown = f"{files[0].parent}: each of the {len(files)} files is one row"
-        note = ONE_ROW_PER_FILE.finding(f"{shown}, {_spread(known)}.", file=str(files[0].parent))
-        return Opened(pa.table({name: column}), (note,))
+        said = note(f"{shown}, {_spread(known)}.", file=str(files[0].parent))
+        return Opened(pa.table({name: column}), (said,))
     return None
 
 

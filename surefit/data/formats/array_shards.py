@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import FLOAT_NAMES, is_array
+from surefit.data.data_rules import FILES_DO_NOT_MATCH
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
@@ -29,15 +30,6 @@ SHARD_RESHAPED = rule(
     why="Several files are read as one table, so their shapes and types must be the same.",
     fix="Save all files with one shape and type to avoid this note.",
 )
-
-SHARDS_DISAGREE = rule(
-    "SF428",
-    "error",
-    "shards of incompatible shapes",
-    why="Several files are read as one table, and no reshaping makes these shapes the same.",
-    fix="Leave the file out, or save it with the feature size of the others.",
-)
-
 
 SHOWN_FILES = 3
 
@@ -180,7 +172,8 @@ def _disagrees(
         f"rows of column {name!r} are {kind} in {file.name}, but {kinds[other]} in "
         f"{files[other].name}."
     )
-    return SHARDS_DISAGREE.error(message, file=str(file), column=name)
+    fix = "Leave the file out, or save it with the feature size of the others."
+    return FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(file), column=name)
 
 
 def _notes(

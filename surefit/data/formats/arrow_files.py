@@ -17,6 +17,7 @@ from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened
 from surefit.data.official_splits import Splits, named_splits
+from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 
 _MAGIC = b"ARROW1"
@@ -147,3 +148,36 @@ def _read_json(path: Path) -> dict[str, Any]:
         message = f"{path} cannot be read: {error}"
         raise CORRUPT_FILE.error(message, fix="Save the dataset again.", file=str(path)) from None
     return value if isinstance(value, dict) else {}
+
+
+def open_parquet(path: Path, reading: Reading) -> Opened:
+    """The rows of a `.parquet` file; only a few pages of it are in memory at a time."""
+    import pyarrow.parquet
+
+    shown = str(path)
+    try:
+        file = pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        message = f"{path.name} is not a readable Parquet file: {_short(error)}"
+        raise CORRUPT_FILE.error(message, fix="Write or download it again.", file=shown) from None
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        first = 0
+        for group in range(file.num_row_groups):
+            try:
+                yield from file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False)
+            except (pa.ArrowException, OSError) as error:
+                message = (
+                    f"{path.name}, row group {group} (of {file.num_row_groups}, from row "
+                    f"{first}) cannot be read: {_short(error)}"
+                )
+                fix = "Write or download the file again."
+                raise CORRUPT_FILE.error(message, fix=fix, file=shown, row=first) from None
+            first += file.metadata.row_group(group).num_rows
+
+    with file:
+        return Opened(in_cache(file_fingerprint(path), file.schema_arrow, shown, batches))
+
+
+def _short(error: Exception) -> str:
+    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__

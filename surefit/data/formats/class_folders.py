@@ -10,25 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.core.files import refuse_special
 from surefit.data.cache import fingerprint
 from surefit.data.data_rules import NO_DATA
 from surefit.data.file_identity import content_hashes
 from surefit.data.file_kinds import ARRAYS, IMAGES, TEXTS, FileKind, common_kind
 from surefit.data.formats.array_files import are_rows, join_files
-from surefit.data.formats.file_contents import array_shapes, open_texts, read_contents
+from surefit.data.formats.file_rows import array_shapes, open_texts, read_contents
 from surefit.data.formats.numpy_files import map_npy, to_arrow
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import is_text_file
-from surefit.findings import Finding, rule
-from surefit.regular_files import refuse_special
-
-UNLABELLED_FOLDER = rule(
-    "SF174",
-    "info",
-    "folder of unlabelled rows left out",
-    why="Its name states that the files have no class; read as a class, it would be learned.",
-    fix="Rename the folder if it is a class.",
-)
+from surefit.findings import Finding, note
 
 _UNLABELLED = frozenset(("unsup", "unsupervised", "unlabeled", "unlabelled"))
 _LOOK_AT = 64
@@ -109,10 +101,7 @@ def files_read(path: Path) -> list[Path]:
 
 def _left_out(path: Path) -> tuple[Finding, ...]:
     left = [folder for folder in _folders(path) if folder.name.lower() in _UNLABELLED]
-    return tuple(
-        UNLABELLED_FOLDER.finding(f"The folder {folder} is not read.", file=str(folder))
-        for folder in left
-    )
+    return tuple(note(f"The folder {folder} is not read.", file=str(folder)) for folder in left)
 
 
 def _classes(path: Path) -> list[Path]:

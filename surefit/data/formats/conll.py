@@ -10,7 +10,7 @@ from pathlib import Path
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.text_decoding import TextFile
-from surefit.data.formats.text_records import Records
+from surefit.data.formats.text_lines import Records
 
 SAMPLE_LINES = 1000
 UNIVERSAL = (

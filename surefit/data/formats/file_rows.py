@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.file_kinds import FileKind, kind_of
-from surefit.data.formats.file_contents import read_contents
-from surefit.data.formats.opened import Opened
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import open_entry
+from surefit.data.file_identity import content_hashes
+from surefit.data.file_kinds import ARRAYS, FileKind, kind_of
+from surefit.data.formats.array_files import Shape, join_files
+from surefit.data.formats.numpy_files import map_npy, shape_of
+from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile, too_long
 from surefit.errors import UsageError
+from surefit.findings import Finding
 
 
 def media_kind(path: Path) -> FileKind | None:
@@ -68,3 +75,72 @@ def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | 
             "Correct the pattern; its first group is the label.",
         )
     return None
+
+
+TEXTS_PER_BATCH = 1024
+
+
+def read_contents(files: Sequence[Path], kind: FileKind, reading: Reading) -> Opened:
+    """One row per file, in a column named after the role: what the file holds.
+
+    Images and audio stay on disk: the column has their paths.
+    """
+    if kind.decoded:
+        paths = [str(file.resolve()) for file in files]
+        return Opened(pa.table({kind.role: pa.array(paths, pa.string())}))
+    if kind is ARRAYS:
+        name, column = join_files(files, array_shapes(files))
+        return Opened(pa.table({name: column}))
+    return open_texts(files, reading)
+
+
+def array_shapes(files: Sequence[Path]) -> list[Shape]:
+    """The shapes of `.npy` files, from their headers; a file that cannot be read is reported."""
+    return [shape_of(file) or map_npy(file, str(file)).shape for file in files]
+
+
+def open_texts(
+    files: Sequence[Path],
+    reading: Reading,
+    labels: Sequence[str] | None = None,
+    by_line: bool = False,
+) -> Opened:
+    """Texts to Arrow in the cache, with the label of each file; one row per file, or per line."""
+    names = [str(file.resolve()) for file in files]  # which the findings name
+    key = fingerprint("texts", content_hashes(names), names, labels, by_line, reading.model_dump())
+
+    def fill(folder: Path) -> None:
+        found: list[Finding] = []
+        texts = _texts(files, labels or [""] * len(files), reading, by_line, found)
+        _write(folder / "table.arrow", texts, labels is not None)
+        write_findings(folder, found)
+
+    return open_entry("tables", key, fill, read_opened)
+
+
+def _texts(
+    files: Sequence[Path],
+    labels: Sequence[str],
+    reading: Reading,
+    by_line: bool,
+    found: list[Finding],
+) -> Iterator[tuple[str, str]]:
+    """Each text with its label; of what is found in the files, the first is kept."""
+    for file, label in zip(files, labels, strict=True):
+        text = TextFile(file, reading)
+        if by_line:
+            yield from ((line.rstrip("\r\n"), label) for _, line in text.lines())
+        else:
+            if file.stat().st_size > MAX_LINE_BYTES:
+                raise too_long(file, 1)
+            yield "".join(text.chunks()).strip("\r\n"), label
+        found.extend(text.findings[:1] if not found else ())
+
+
+def _write(target: Path, rows: Iterator[tuple[str, str]], labelled: bool) -> None:
+    columns = {"text": pa.string(), **({"label": pa.string()} if labelled else {})}
+    schema = pa.schema(columns)
+    with pa.ipc.new_file(target, schema) as writer:
+        while chunk := list(islice(rows, TEXTS_PER_BATCH)):
+            arrays = [pa.array(values) for values in zip(*chunk, strict=True)]
+            writer.write_batch(pa.record_batch(arrays[: len(columns)], schema=schema))

@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, FILES_JOINED
+from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array
 from surefit.data.formats.numpy_files import to_arrow
 from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
+from surefit.findings import note
 
 ENDING = ".idx"
 NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
@@ -47,7 +48,7 @@ def open_idx(path: Path, reading: Reading) -> Opened:
         )
     message = f"{path.name}: the labels are read from {labels_file.name}."
     columns["label"] = to_arrow(labels)
-    return Opened(pa.table(columns), (FILES_JOINED.finding(message, file=str(path)),))
+    return Opened(pa.table(columns), (note(message, file=str(path)),))
 
 
 def labels_beside(path: Path) -> Path | None:

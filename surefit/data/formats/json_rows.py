@@ -11,11 +11,11 @@ from surefit.config import Reading
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, unequal_rows
 from surefit.data.formats import jsonl
 from surefit.data.formats.json_window import JsonWindow
-from surefit.data.formats.nested_rows import NESTED_ROWS_FLATTENED, flatten
+from surefit.data.formats.jsonl import flatten
 from surefit.data.formats.text_decoding import TextFile
-from surefit.data.formats.text_records import Records
+from surefit.data.formats.text_lines import Records
 from surefit.errors import FindingError
-from surefit.findings import rule
+from surefit.findings import note, rule
 
 NO_ROWS_IN_JSON = rule(
     "SF115",
@@ -99,7 +99,7 @@ class _Reader:
             elif found is None:
                 found = key
                 message = f"{self.path.name}: the rows are the list under {key!r}."
-                yield NESTED_ROWS_FLATTENED.finding(message, file=str(self.path))
+                yield note(message, file=str(self.path))
                 yield from self._elements()
             else:
                 raise self._no_rows(f"there are two lists of objects, {found!r} and {key!r}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from surefit.data.missing_values import describe_missing, is_missing
 from surefit.data.numbers import INTEGER, NUMBER, is_almost_number, is_code
 from surefit.data.roles import ROLES
 from surefit.findings import Finding, rule
@@ -44,6 +46,9 @@ _GIVE_UP_SHARE = 0.25
 _GIVE_UP_CELLS = 20
 _KEPT_CELLS = 50
 
+QUOTED = ("prompt", "answer")
+"""Roles of texts that may be numbers."""
+
 Cells = tuple[int, list[str]]
 """The number of a line, and its cells."""
 
@@ -73,11 +78,15 @@ class Column:
     odd: dict[str, _Cell] = field(default_factory=dict)
     is_text: bool = False
     """Whether the column is certainly meant to be text."""
+    markers: Collection[str] = ()
+    missing: Counter[str] = field(default_factory=Counter)
+    """Markers of missing values, as they are written."""
+    has_numbers: bool = False
 
     @property
     def kind(self) -> type:
         """The narrowest type that every cell can be read as: int, float or str."""
-        if self.is_text or self.num_odd:
+        if self.is_text or self.num_odd or (self.missing and not self.has_numbers):
             return str
         return int if self.pattern is INTEGER else float
 
@@ -86,10 +95,13 @@ class Column:
         cell = cell.strip()
         if not cell:
             self.num_blank += 1
+        elif is_missing(cell, self.markers):
+            self.num_blank += 1
+            self.missing[cell] += 1
         elif self.pattern.fullmatch(cell):
-            pass  # only surrounding spaces kept it from matching
+            self.has_numbers = True  # only surrounding spaces kept it from matching
         elif NUMBER.fullmatch(cell):
-            self.pattern = NUMBER
+            self.pattern, self.has_numbers = NUMBER, True
         else:
             self.pattern = NUMBER
             self._add_odd(cell, row, line)
@@ -131,6 +143,8 @@ class Columns:
         for column in spoiled:
             if not _only_header(column, self):
                 yield self._odd_cells(path, column)
+        missing = {c.name: c.missing for c in self.columns if c.missing and c.kind is not str}
+        yield from describe_missing(missing, "numbers", str(path))
 
     def _repeated_header(self, path: Path, columns: Sequence[Column]) -> Finding:
         row, line = self.headers[0]
@@ -168,9 +182,11 @@ def _shown(text: str, cell: _Cell) -> str:
     return f"{text[:40]!r} {often}in row {cell.row} (line {cell.line})"
 
 
-def infer_columns(names: Sequence[str], rows: Iterable[Cells]) -> Columns:
+def infer_columns(
+    names: Sequence[str], rows: Iterable[Cells], markers: Collection[str] = ()
+) -> Columns:
     """What each column holds. All cells are examined, unless a column is certainly text."""
-    columns = tuple(Column(name, place) for place, name in enumerate(names))
+    columns = tuple(Column(name, place, markers=markers) for place, name in enumerate(names))
     header = list(names) if len(names) > 1 else None
     headers: list[tuple[int, int]] = []
     open_columns, row = columns, -1
@@ -181,10 +197,16 @@ def infer_columns(names: Sequence[str], rows: Iterable[Cells]) -> Columns:
             cell = cells[column.place]
             if not cell:
                 column.num_blank += 1
-            elif not column.pattern.fullmatch(cell):
+            elif column.pattern.fullmatch(cell):
+                column.has_numbers = True
+            else:
                 column.look_at(cell, row, line)
                 if column.is_text:
                     open_columns = tuple(c for c in open_columns if not c.is_text)
+    by_role = {role: [c for c in columns if c.name.lower() in ROLES[role].names] for role in QUOTED}
+    if any(column.kind is str for column in by_role["prompt"]):
+        for column in by_role["answer"]:  # NA is an answer, even where the others are numbers
+            column.is_text = column.is_text or bool(column.missing)
     return Columns(columns, row + 1, tuple(headers))
 
 

@@ -9,7 +9,9 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import fingerprint
+from surefit.data.cache import fingerprint, open_cache
 from surefit.data.cache_entry import open_entry
-from surefit.data.cache_use import open_cache
 from surefit.data.data_rules import (
     CORRUPT_FILE,
     FILES_DO_NOT_MATCH,
@@ -30,25 +31,16 @@ from surefit.data.data_rules import (
     STRAY_AXIS_DROPPED,
     WRONG_SHAPE,
     WRONG_TYPE,
+    check_expansion,
     unequal_rows,
 )
-from surefit.data.expansion import check_expansion
 from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.opened import Opened
 from surefit.disk_space import free_bytes
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note
 from surefit.gigabytes import show_size
-
-LABELS_FROM_FILE = rule(
-    "SF429",
-    "info",
-    "labels read from another file",
-    why="The file of features has no labels, and the name of a file next to it matches.",
-    fix="Rename the label file if it does not belong to these rows.",
-)
-
 
 Array = npt.NDArray[Any]
 
@@ -128,7 +120,7 @@ def open_npy(path: Path, reading: Reading) -> Opened:
             is_one = labels.ndim == 2 and labels.shape[1] == 1
             arrays["label"] = labels.reshape(-1) if is_one else labels
             message = f"{path.name}: the labels are read from {labels_file.name}."
-            found.append(LABELS_FROM_FILE.finding(message, file=str(labels_file)))
+            found.append(note(message, file=str(labels_file)))
     arrays, notes = drop_batch_axes(arrays, str(path))
     if labels_file is not None and len({len(array) for array in arrays.values()}) > 1:
         message = (
@@ -208,11 +200,16 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
     """Arrays of equal row count as columns; ragged rows in any of the usual layouts.
 
     Ragged rows are flat values with `offsets` or `lengths`, padded values with `lengths`, or
-    one array per row under numbered names (`np.savez(path, *rows, y=labels)`).
+    one array per row under numbered names (`np.savez(path, *rows, y=labels)`). Within `as_stored`,
+    arrays that have one value per row already stay as they are.
     """
+    kept = _kept.get()
+    if kept is not None and len({len(array) for array in arrays.values()}) == 1:
+        kept += [name for name in arrays if _is_offsets(name) or _NUMBERED.fullmatch(name)]
+        return pa.table({name: to_arrow(array) for name, array in arrays.items()})
     columns: dict[str, pa.Array] = {}
     plain = _join_numbered(arrays, columns, shown)
-    offsets_name = next((n for n in plain if n.lower().split("_")[-1] in _OFFSETS), None)
+    offsets_name = next(filter(_is_offsets, plain), None)
     if offsets_name is not None:
         offsets = _read_offsets(plain.pop(offsets_name), offsets_name, shown)
         columns |= _cut_rows(plain, offsets, offsets_name, shown)
@@ -225,6 +222,30 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
 
 
 _OFFSETS = ("offsets", "offset", "lengths", "length", "lens")
+_kept: ContextVar[list[str] | None] = ContextVar("names_as_stored", default=None)
+
+
+@contextmanager
+def as_stored(wanted: bool = True) -> Iterator[list[str]]:
+    """Read arrays of one value per row as they are, whatever their names mean elsewhere.
+
+    Gives the names that elsewhere would cut or join rows.
+    """
+    kept: list[str] = []
+    token = _kept.set(kept if wanted else None)
+    try:
+        yield kept
+    finally:
+        _kept.reset(token)
+
+
+def is_as_stored() -> bool:
+    """Whether arrays are read as they are."""
+    return _kept.get() is not None
+
+
+def _is_offsets(name: str) -> bool:
+    return name.lower().split("_")[-1] in _OFFSETS
 
 
 def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:

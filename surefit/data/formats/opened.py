@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from surefit.atomic import write_json
+from surefit.core.files import write_json
 from surefit.data.arrow_types import map_arrow
 from surefit.findings import Finding
 

@@ -10,11 +10,11 @@ import gzip
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -22,18 +22,17 @@ from surefit.config import Reading
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import open_entry
-from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA
-from surefit.data.expansion import check_expansion
+from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS
+from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA, check_expansion
 from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats import tar_columns, tar_index
-from surefit.data.formats.json_values import JsonReader
+from surefit.data.formats import tar_index
+from surefit.data.formats.json_window import JsonReader
 from surefit.data.formats.opened import Opened, read_opened, write_findings
-from surefit.data.formats.tar_columns import choose_names, kind_of_extension
 from surefit.data.formats.tar_index import LeftOut, Member, read_index
 from surefit.data.formats.text_decoding import GZIP_FAULTS, MAX_LINE_BYTES, damaged_gzip, too_long
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 
 MEMBERS_LEFT_OUT = rule(
     "SF182",
@@ -52,15 +51,6 @@ TWIN_MEMBERS = rule(
     fix="Give each sample a key of its own, and write the file again.",
 )
 
-TAR_READ_AS = rule(
-    "SF189",
-    "info",
-    "how a tar file is read",
-    why="Members with the same name up to the first dot are a row; the rest of the name is the "
-    "column.",
-    fix="Nothing to do; name the columns with columns.<role> if they are meant otherwise.",
-)
-
 FORMAT_VERSION = 1
 LONGEST_CLASS = 1 << 12
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
@@ -71,8 +61,7 @@ Sample = tuple[str, dict[str, Member]]
 
 def open_tar(path: Path, reading: Reading) -> Opened:
     """The rows of a `.tar`, `.tar.gz` or `.tgz` file."""
-    code = [module_fingerprint(each.__name__) for each in (tar_columns, tar_index)]
-    code.append(module_fingerprint(__name__))
+    code = [module_fingerprint(name) for name in (tar_index.__name__, __name__)]
     place = str(path.resolve())  # which the cells and the findings name
     key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), place, reading.model_dump())
 
@@ -232,7 +221,7 @@ class _Reader:
             message = f"{self.path.name}, row {number}: {member.name} is not JSON: {error}."
             raise CORRUPT_FILE.error(message, self._where(number)) from None
         self.json.check(value, number + 1, text.count("[") + text.count("{"))
-        if not isinstance(value, dict) or column not in tar_columns.PLAIN_JSON:
+        if not isinstance(value, dict) or column not in PLAIN_JSON:
             return {column: value}
         taken = {*self.naming.columns.values()}
         names = {key: f"{column}.{key}" if key in taken else key for key in value}
@@ -262,7 +251,7 @@ class _Reader:
         shown += [] if self.naming.at_first_dot else ["names are divided at the last dot"]
         if shown:
             message = f"{self.path.name}: {', '.join(shown)}."
-            yield TAR_READ_AS.finding(message, file=str(self.path))
+            yield note(message, file=str(self.path))
         for reason, count in self.left_out.counts.items():
             first = self.left_out.first[reason]
             message = f"{self.path.name}: {count:,} not read ({reason}), the first is {first!r}."
@@ -274,8 +263,8 @@ def merge_notes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     kept: dict[tuple[str, ...], Finding] = {}
     counts: Counter[tuple[str, ...]] = Counter()
     for place, found in enumerate(findings):
-        said = found.message.partition(": ")[2]
-        is_note = found.code in (TAR_READ_AS.code, MEMBERS_LEFT_OUT.code)
+        said = found.message.removeprefix(f"{Path(str(found.where.get('file', ''))).name}: ")
+        is_note = found.code in ("", MEMBERS_LEFT_OUT.code)
         key = (found.code, _VARIES.sub("", said)) if is_note else (found.code, str(place))
         kept.setdefault(key, found)
         counts[key] += 1
@@ -297,3 +286,99 @@ def _nested(array: Any) -> Any:
     if native.ndim == 0:
         return native.item()
     return native if native.ndim == 1 else [_nested(inner) for inner in native]
+
+
+Kind = Literal["image", "audio", "text", "class", "json", "array", "pickle", "unknown"]
+
+_KINDS: dict[Kind, tuple[str, ...]] = {
+    "image": tuple(ending[1:] for ending in (*IMAGE_ENDINGS, ".pbm")),
+    "audio": tuple(ending[1:] for ending in AUDIO_ENDINGS),
+    "text": ("txt", "text", "transcript"),
+    "class": ("cls", "cls2", "class", "count", "index", "inx", "id"),
+    "json": ("json", "jsn"),
+    "array": ("npy",),
+    "pickle": ("pyd", "pickle", "pkl", "pth", "pt"),
+}
+_KIND_OF: dict[str, Kind] = {ending: kind for kind, all_ in _KINDS.items() for ending in all_}
+_NAMES: dict[Kind, str] = {
+    "image": "image",
+    "audio": "audio",
+    "text": "text",
+    "array": "features",
+}
+"""The usual name of a column, for the one extension of its kind."""
+READ: tuple[Kind, ...] = ("image", "audio", "text", "class", "json", "array")
+PLAIN_JSON = ("json", "jsn")
+"""Columns of objects whose values become columns of their own."""
+MOST_EXTENSIONS = 100
+"""More extensions than this are parts of names: a dot in a key, not before an extension."""
+_AT_FIRST = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)")
+_AT_LAST = re.compile(r"(.*[^/])\.([^./]+)")
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Where names are divided, and the column of each extension that is read."""
+
+    columns: dict[str, str]
+    at_first_dot: bool = True
+
+    def divide(self, name: str) -> tuple[str, str] | None:
+        """Key and extension of a member; None without an extension."""
+        return divide(name, self.at_first_dot)
+
+
+def divide(name: str, at_first_dot: bool = True) -> tuple[str, str] | None:
+    """Key and extension of a name: the extension begins at the first dot.
+
+    >>> divide("a/0001.seg.PNG"), divide("a/0001.seg.PNG", at_first_dot=False), divide("README")
+    (('a/0001', 'seg.png'), ('a/0001.seg', 'png'), None)
+    """
+    matched = (_AT_FIRST if at_first_dot else _AT_LAST).fullmatch(name)
+    return None if matched is None else (matched[1], matched[2].lower())
+
+
+def kind_of_extension(extension: str) -> Kind:
+    """What a member holds, by the last part of its extension."""
+    return _KIND_OF.get(extension.rpartition(".")[2], "unknown")
+
+
+def choose_names(names: Collection[str]) -> Naming:
+    """The columns of the members of a file.
+
+    `jpg` becomes `image`, `cls` becomes `label`, `txt` becomes `text`, and so on, if no sample has
+    two of a kind; else the extensions are the names.
+    """
+    at_first = _extensions(names, True)
+    at_first_dot = len({*at_first}) <= MOST_EXTENSIONS
+    divided = [parts for name in names if (parts := divide(name, at_first_dot)) is not None]
+    by_kind: dict[Kind, list[str]] = {}
+    for extension in dict.fromkeys(extension for _, extension in divided):
+        by_kind.setdefault(kind_of_extension(extension), []).append(extension)
+    columns: dict[str, str] = {}
+    for kind in READ:
+        extensions = by_kind.get(kind, [])
+        usual = _NAMES.get(kind)
+        plain = [each for each in extensions if "." not in each]
+        if kind == "class":
+            columns |= {each: "label" if each == "cls" else each for each in extensions}
+        elif usual is not None and plain and _one_each(divided, {*plain}):
+            columns |= {each: usual if each in plain else each for each in extensions}
+        else:
+            columns |= {each: each for each in extensions}
+    return Naming(columns, at_first_dot)
+
+
+def _extensions(names: Iterable[str], at_first_dot: bool) -> list[str]:
+    return [parts[1] for name in names if (parts := divide(name, at_first_dot)) is not None]
+
+
+def _one_each(divided: Iterable[tuple[str, str]], extensions: Collection[str]) -> bool:
+    """Whether no sample has two of these extensions."""
+    seen: set[str] = set()
+    for key, extension in divided:
+        if extension in extensions:
+            if key in seen:
+                return False
+            seen.add(key)
+    return True

@@ -22,21 +22,6 @@ from surefit.data.table import Source, Table
 from surefit.errors import describe_error
 from surefit.findings import rule
 
-READ_ANEW = rule(
-    "SF124",
-    "info",
-    "rows read anew in each epoch",
-    why=(
-        "Reading a row twice gives different values. Training rows are read in each epoch, with "
-        "the global random generators seeded from seed, epoch and row, so that a run is "
-        "reproducible and resumes to the bit. Validation rows are read once. The plan, and the "
-        "number of tokens, go by one reading: where lengths change, so do memory and time."
-    ),
-    fix=(
-        "Nothing to do. For validation rows without random transforms, pass eval_data. If reading "
-        "is slow, --set workers=2 reads ahead."
-    ),
-)
 NOT_REPRODUCIBLE = rule(
     "SF125",
     "warning",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +10,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from surefit.core import files
 from surefit.data.arrow_types import map_arrow
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import fingerprint, hash_bytes
-from surefit.data.cache_entry import entry_folder, open_entry, writing
-from surefit.data.cache_use import remove
-from surefit.data.column_types import array_rank, describe_type, is_array, is_text, list_axes
+from surefit.data.cache import fingerprint, hash_bytes, scratch_in_cache
+from surefit.data.cache_entry import open_entry
+from surefit.data.column_types import (
+    array_rank,
+    describe_type,
+    is_array,
+    is_text,
+    list_axes,
+    nested_list,
+)
 from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
+from surefit.data.missing_values import describe_missing
 from surefit.data.stored_messages import storable
 from surefit.data.table import CHUNK_ROWS, Source, Table
-from surefit.data.type_merging import nested_list
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20
@@ -37,26 +42,20 @@ def open_rows(rows: Iterable[Row], findings: Iterable[Finding] = ()) -> Table:
 
     The rows are iterated once and written as they come.
     """
-    name = uuid.uuid4().hex
-    folder = entry_folder("tables", name).with_name(f".{name}.{name[:8]}.tmp")
-    path = folder / FILE
-    try:
-        with writing():
-            folder.mkdir(parents=True)
-            _write(rows, path)
+    with scratch_in_cache() as folder:
+        path = folder / FILE
+        found = _write(rows, path)
         key = _hash_file(path)
         table = open_entry(
             "tables",
             key,
-            lambda made: os.replace(path, made / FILE),
+            lambda made: files.move_inside(path, made / FILE),
             lambda made: map_arrow(made / FILE),
         )
-    finally:
-        remove(folder)
-    return Table(table, (Source(SHOWN, 0),), key, tuple(findings))
+    return Table(table, (Source(SHOWN, 0),), key, (*findings, *found))
 
 
-def _write(rows: Iterable[Row], path: Path) -> None:
+def _write(rows: Iterable[Row], path: Path) -> Iterator[Finding]:
     try:
         with ArrowWriter(path, WRONG_TYPE, empty_arrays=True) as writer:
             for chunk in _chunks(rows):
@@ -66,6 +65,7 @@ def _write(rows: Iterable[Row], path: Path) -> None:
     except ColumnFaultError as fault:
         message = fault.message("row", fault.rows)
         raise fault.rule.error(message, row=fault.rows[0], column=fault.column) from None
+    return describe_missing(writer.missing, "numbers")
 
 
 def python_value(value: Any) -> Any:

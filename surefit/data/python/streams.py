@@ -18,25 +18,50 @@ import pyarrow as pa
 
 from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.data.python.live_rows import as_named, kept_randomness, seed_generators
-from surefit.data.python.plain_state import as_plain, from_plain
 from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, open_rows, python_value
 from surefit.data.table import Source, Table
 from surefit.errors import describe_error
-from surefit.findings import rule
+from surefit.findings import note
 from surefit.progress import Progress, silent
 
-READ_AS_STREAM = rule(
-    "SF126",
-    "info",
-    "rows read as a stream",
-    why=(
-        "The rows can only be iterated. The plan, the classes and scales, the validation rows and "
-        "the number of tokens come from the first rows alone. Training rows are shuffled within a "
-        "window of rows, which counts as an epoch; whether later rows repeat validation rows is "
-        "not checked, and memory and time change with their lengths."
-    ),
-    fix="Nothing to do. For other validation rows, pass eval_data.",
-)
+TENSOR = "__tensor__"
+
+
+def as_plain(value: Any) -> Any:
+    """The value as JSON holds it; a TypeError where it is neither plain nor a tensor.
+
+    >>> as_plain({"at": 3, "seen": (1, 2), "left": np.array([1.5])})["left"]
+    {'__tensor__': 'numpy', 'dtype': 'float64', 'shape': [1], 'values': [1.5]}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: as_plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(each) for each in value]
+    kind = "torch" if hasattr(value, "detach") else "numpy"
+    array = value.detach().cpu().numpy() if kind == "torch" else value
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise TypeError(f"a {type(value).__name__} is neither a plain value nor a tensor")
+    shape, values = list(array.shape), array.ravel().tolist()
+    return {TENSOR: kind, "dtype": array.dtype.name, "shape": shape, "values": values}
+
+
+def from_plain(value: Any) -> Any:
+    """The value that `as_plain` was given; tuples come back as lists."""
+    if isinstance(value, list):
+        return [from_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if TENSOR not in value:
+        return {key: from_plain(each) for key, each in value.items()}
+    array = np.asarray(value["values"], value["dtype"]).reshape(value["shape"])
+    if value[TENSOR] == "numpy":
+        return array
+    import torch
+
+    return torch.from_numpy(array)
+
 
 FIRST_ROWS, FIRST_BYTES = 4096, 64 << 20
 """The rows that everything is planned with: so many, or fewer if they are large."""
@@ -172,8 +197,11 @@ def open_stream(
     stream = Stream(begin, owner, name, again, table.arrow.schema)
     stream.cursor.rows, stream.cursor.number = first.rows, table.num_rows
     count = f"{table.num_rows:,}"
-    message = f"{name} is read as a stream; the plan is made with its first {count} rows."
-    found = READ_AS_STREAM.finding(message)
+    message = (
+        f"{name} is read as a stream; the plan is made with its first {count} rows. Whether later "
+        "rows repeat validation rows is not checked."
+    )
+    found = note(message)
     return replace(table, live=stream, findings=(*table.findings, found))
 
 

@@ -21,7 +21,6 @@ from surefit.data.data_rules import (
 from surefit.data.python.live_rows import (
     NOT_REPRODUCIBLE,
     ONE_READING,
-    READ_ANEW,
     Item,
     LiveRows,
     find_randomness,
@@ -32,19 +31,7 @@ from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.python.streams import open_stream
 from surefit.data.table import Table
 from surefit.errors import UsageError, describe_error
-from surefit.findings import rule
-
-ROWS_COPIED_FROM_PYTHON = rule(
-    "SF122",
-    "info",
-    "rows copied from Python",
-    why=(
-        "A Dataset or DataLoader is read once, with fixed random seeds. surefit orders and batches "
-        "the copied rows itself."
-    ),
-    fix="Nothing to do.",
-)
-
+from surefit.findings import note
 
 Row = dict[str, Any]
 
@@ -67,7 +54,7 @@ def open_items(data: Any) -> Table:
         return live
     message = f"The {num_rows} rows of the {name} were read once and copied into the cache."
     with fixed_randomness():
-        return open_rows(rows, [ROWS_COPIED_FROM_PYTHON.finding(message)])
+        return open_rows(rows, [note(message)])
 
 
 def open_loader(loader: Any) -> Table:
@@ -95,7 +82,7 @@ def open_loader(loader: Any) -> Table:
         f"{count} of the DataLoader's {len(loader.dataset)} rows were read once, in its order, and "
         "copied into the cache. surefit makes its own batches of them."
     )
-    return Table(table.arrow, table.sources, table.key, (ROWS_COPIED_FROM_PYTHON.finding(message),))
+    return Table(table.arrow, table.sources, table.key, (note(message),))
 
 
 def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
@@ -120,8 +107,12 @@ def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
             seconds += time.perf_counter() - began
             yield made
 
-    message = f"The rows of the {name} are drawn anew whenever they are read."
-    notes = [READ_ANEW.finding(message)]
+    message = (
+        f"The rows of the {name} are drawn anew whenever they are read: training rows in each "
+        "epoch, seeded by seed, epoch and row; validation rows once. Tokens, memory and time are "
+        "those of one reading."
+    )
+    notes = [note(message)]
     if not found.reproducible:
         message = f"Two readings of a row of the {name} differ in spite of equal random seeds."
         notes.append(NOT_REPRODUCIBLE.finding(message))

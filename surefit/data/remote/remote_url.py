@@ -7,12 +7,11 @@ the URL without them.
 from __future__ import annotations
 
 import re
-from itertools import product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from surefit.errors import UsageError
-from surefit.shown_places import never_show
+from surefit.printable import add_secret
 
 PACKAGES: dict[str, str] = {
     "file": "",
@@ -34,10 +33,8 @@ PACKAGES: dict[str, str] = {
 Others are refused: those of fsspec that chain (`simplecache::`), unpack (`zip`), or follow what a
 file says (`reference`) would read places that the user did not name."""
 
-MOST_NAMES = 100_000
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//|:)")
 _COLLAPSED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
-_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SECRET = re.compile(
     r"sig(nature)?$|token|secret|passw|credential|api_?key|^key$|auth|^x-(amz|goog)-|accesskeyid"
     r"|^expires$|^policy$|key-pair-id|^s[evprkt]$|^sk[a-z]{1,3}$",
@@ -100,12 +97,12 @@ def _without_access(url: str) -> str:
     if at:
         _user_of[origin] = user
         for secret in (user, unquote(user), *unquote(user).split(":")[1:]):
-            never_show(secret)
+            add_secret(secret)
     pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
     hidden = [pair for pair in pairs if _SECRET.search(pair[0])]
     for _, _, value in hidden:
-        never_show(value)
-        never_show(unquote(value))
+        add_secret(value)
+        add_secret(unquote(value))
     kept = "&".join("".join(pair) for pair in pairs if pair not in hidden)
     shown = origin + parts.path + (f"?{kept}" if kept else "")
     if hidden:
@@ -113,35 +110,11 @@ def _without_access(url: str) -> str:
     return shown
 
 
-def user_of(url: str) -> str | None:
-    """The `user:password` that was given for the host of a URL."""
-    parts = urlsplit(url)
-    return _user_of.get(f"{parts.scheme}://{parts.netloc}")
-
-
-def signed(url: str) -> str:
-    """The URL with the signature that it was given with."""
+def with_access(url: str) -> str:
+    """The URL with the user, password and signature that it was given with."""
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    user = _user_of.get(f"{scheme}://{host}")
     query = _query_of.get(url)
-    return url if query is None else f"{url.partition('?')[0]}?{query}"
-
-
-def expand_ranges(name: str) -> list[str]:
-    """The names that `{000..099}` stands for, as lists of shards are written.
-
-    >>> expand_ranges("train-{08..10}.tar")
-    ['train-08.tar', 'train-09.tar', 'train-10.tar']
-    """
-    parts = _RANGE.split(name)
-    choices, count = [], 1
-    for first, last in zip(parts[1::3], parts[2::3], strict=True):
-        count *= max(0, int(last) - int(first) + 1)
-        if not 0 < count <= MOST_NAMES:
-            message = f"{{{first}..{last}}} stands for {count:,} names"
-            raise UsageError(f"{message}; expected 1 to {MOST_NAMES:,}.", "Correct the range.")
-        width = len(first) if first.startswith("0") else 0
-        choices.append([f"{number:0{width}}" for number in range(int(first), int(last) + 1)])
-    fixed = parts[::3]
-    return [
-        "".join([fixed[0], *(a + b for a, b in zip(chosen, fixed[1:], strict=True))])
-        for chosen in product(*choices)
-    ]
+    full = url if query is None else f"{url.partition('?')[0]}?{query}"
+    return full if user is None else full.replace("://", f"://{user}@", 1)

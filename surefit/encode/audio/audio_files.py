@@ -16,20 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.core.files import special_kind
 from surefit.data.cell_files import shown_name, unwrapped
-from surefit.data.data_rules import NOT_FINITE
+from surefit.data.data_rules import NOT_FINITE, UNREADABLE_MEDIA
 from surefit.encode.encoded_row import RowFaultError
 from surefit.errors import UsageError
 from surefit.findings import rule
-from surefit.regular_files import special_kind
-
-UNREADABLE_AUDIO = rule(
-    "SF190",
-    "error",
-    "unreadable audio",
-    why="A damaged or missing audio file is lost data, and would stop the run during training.",
-    fix="Replace or remove the named file, or set on_bad_file=skip.",
-)
 
 ARRAY_NOT_AUDIO = rule(
     "SF191",
@@ -145,7 +137,7 @@ class _Opened:
         kind = None if isinstance(self.source, bytes) else special_kind(self.source)
         if kind is not None:
             message = f"{self.shown} is {kind}, not a file"
-            raise RowFaultError(UNREADABLE_AUDIO, message, "audio")
+            raise RowFaultError(UNREADABLE_MEDIA, message, "audio")
         try:
             held = isinstance(self.source, bytes)
             self.file = soundfile.SoundFile(io.BytesIO(self.source) if held else self.source)
@@ -171,12 +163,12 @@ class _Opened:
         import os
 
         if isinstance(self.source, str) and not os.path.exists(self.source):
-            return RowFaultError(UNREADABLE_AUDIO, f"there is no file {self.shown}", "audio")
+            return RowFaultError(UNREADABLE_MEDIA, f"there is no file {self.shown}", "audio")
         reason = str(error).removeprefix(f"Error opening {self.source!r}: ").rstrip(".")
         if isinstance(self.source, str) and os.path.getsize(self.source) == 0:
             reason = "it is empty"
         message = f"{self.shown} cannot be read: {reason}"
-        return RowFaultError(UNREADABLE_AUDIO, message, "audio")
+        return RowFaultError(UNREADABLE_MEDIA, message, "audio")
 
 
 def _check_header(file: Any) -> None:

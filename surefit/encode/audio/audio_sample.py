@@ -11,15 +11,7 @@ from surefit.data.cell_files import is_empty
 from surefit.encode.audio.audio_files import About, look_at
 from surefit.encode.audio.audio_format import AudioFormat
 from surefit.encode.encoded_row import RowFaultError
-from surefit.findings import Finding, rule
-
-AUDIO_READ_AS = rule(
-    "SF193",
-    "info",
-    "how audio is read",
-    why="Files may differ in rate, channels and length; the model reads one form.",
-    fix="Set audio.rate, audio.form, audio.mels or audio.seconds if this is wrong.",
-)
+from surefit.findings import Finding, note, rule
 
 UNKNOWN_RATE = rule(
     "SF194",
@@ -67,7 +59,7 @@ class AudioSample:
             f"audio of column {column!r} is read as {described(form)} at {form.rate} Hz, up to "
             f"{form.seconds:.4g} s of each row{shown}."
         )
-        found = [AUDIO_READ_AS.finding(message, column=column)]
+        found = [note(message, column=column)]
         if self.rates[None] and asked_rate is None:
             message = (
                 f"column {column!r} has arrays without a sampling rate ({self.rates[None]} of "

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from surefit.encode.augment.case import change_case
-from surefit.encode.augment.punctuation import change_punctuation
-from surefit.encode.augment.spacing import change_spacing
-from surefit.encode.augment.synonyms import read_synonyms, replace_words
-from surefit.encode.augment.typos import add_typos
-from surefit.encode.augment.wording import change_wording
+from surefit.encode.augment.text_changes import (
+    add_typos,
+    change_case,
+    change_punctuation,
+    change_spacing,
+    change_wording,
+    read_synonyms,
+    replace_words,
+)
 
 CHANGES: dict[str, Callable[..., str]] = {
     "wording": change_wording,

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.encode.augment.array_changes import (
+    MIXES,
+    ImageChanges,
+    SeriesChanges,
+    describe_image,
+    describe_mix,
+    describe_series,
+    draw_mix,
+    mix,
+    mix_values,
+)
 from surefit.encode.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
-from surefit.encode.augment.image_changes import ImageChanges, describe_image
-from surefit.encode.augment.mixing import MIXES, describe_mix, draw_mix, mix, mix_values
-from surefit.encode.augment.series_changes import SeriesChanges, describe_series
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError, describe_error
 

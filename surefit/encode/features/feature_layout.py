@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,10 +11,14 @@ import numpy as np
 from surefit.config import set_option
 from surefit.data.column_types import is_array
 from surefit.data.data_rules import STRAY_AXIS_DROPPED, WRONG_SHAPE
-from surefit.data.row_shapes import Axis, RowShape, row_shape
+from surefit.data.row_arrays import (
+    Axis,
+    RowShape,
+    row_shape,
+)
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 
 FLAT_ROWS_RESHAPED = rule(
     "SF420",
@@ -54,14 +58,6 @@ IDS_READ_AS_ONE_HOT = rule(
     fix="Set features.width to read them as numbers instead.",
 )
 
-WRONG_FEATURE_AXES = rule(
-    "SF435",
-    "error",
-    "rows do not match features.steps and features.width",
-    why="features.steps and features.width state the shape of every row.",
-    fix="Set them to the sizes of the rows, or remove them.",
-)
-
 TOO_MANY_IDS = rule(
     "SF436",
     "error",
@@ -70,23 +66,7 @@ TOO_MANY_IDS = rule(
     fix="Use a task that reads tokens.",
 )
 
-
-READ_AS_VECTORS = rule(
-    "SF437",
-    "info",
-    "rows read as vectors",
-    why="Rows are flat arrays, and the model reads one vector per row.",
-    fix="Set features.width or features.steps to read them as sequences.",
-)
-
-WRONG_VECTOR_SIZE = rule(
-    "SF438",
-    "error",
-    "vectors of another size than the module reads",
-    why="The module fails on vectors of this size, and works on vectors of the size of a layer.",
-    fix="Give the module's first layer the size of the rows.",
-)
-
+SET_SIZES = "Set features.steps and features.width to the sizes of the rows, or remove them."
 MAX_ONE_HOT = 4096
 """The largest size of one-hot vectors."""
 SHOWN_ANSWERS = 8
@@ -118,8 +98,12 @@ class Hints:
     reads_images: Callable[[int, int, int], bool | None] | None = None
     """Tries a module on images of so many channels, a height and a width; None if that cannot be
     tried."""
+    runs_on: Callable[[Mapping[str, Sequence[int]], Collection[str]], bool] | None = None
+    """Tries a module on columns of these shapes, those of the given names as integers."""
     arguments: tuple[str, ...] = ()
     """The arguments of a module's forward."""
+    required: tuple[str, ...] | None = None
+    """Those without a default; None for models of transformers, whose columns have fixed names."""
     labels: bool = False
     """Whether the labels of time steps give `steps` or `width`."""
 
@@ -211,7 +195,7 @@ def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]
 def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     """Plan how rows become [sequence length, feature size]; ambiguous shapes are refused.
 
-    >>> from surefit.data.row_shapes import fixed_shape
+    >>> from surefit.data.row_arrays import fixed_shape
     >>> plan_layout(fixed_shape(20 * 271), Hints(vocab_size=271, positions=20), "x")[0].width
     271
     >>> plan_layout(fixed_shape(271, 20), Hints(vocab_size=271), "x")[0].transposed
@@ -273,7 +257,7 @@ def _given_order(shape: RowShape, hints: Hints, column: str) -> bool:
     if named == turned.size:
         return True
     message = f"rows of column {column!r} are {shape}, but {_given(hints)}."
-    raise WRONG_FEATURE_AXES.error(message, column=column)
+    raise WRONG_SHAPE.error(message, fix=SET_SIZES, column=column)
 
 
 def _given(hints: Hints) -> str:
@@ -332,11 +316,11 @@ def _plan_vectors(
     if hints.reads_vectors(size) is not False:
         message = f"rows of column {column!r} are read as vectors of {size} numbers."
         layout = FeatureLayout(width=size, vector=True)
-        return layout, [READ_AS_VECTORS.finding(message, column=column)]
+        return layout, [note(message, column=column)]
     expected = next((each for each in hints.layers if hints.reads_vectors(each)), None)
     if expected is None:
         return None, []
-    raise WRONG_VECTOR_SIZE.error(
+    raise WRONG_SHAPE.error(
         f"rows of column {column!r} are vectors of {size} numbers; the module reads {expected}.",
         fix=f"Build the module for {size} inputs, or pass rows of {expected} numbers.",
         column=column,
@@ -391,10 +375,10 @@ def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -
     what = f"rows of column {column!r} are flat, [{axis}]"
     if hints.steps is not None or hints.width is not None:
         message = f"{what}, which does not fit: {_given(hints)}."
-        return WRONG_FEATURE_AXES.error(message, column=column)
+        return WRONG_SHAPE.error(message, fix=SET_SIZES, column=column)
     if hints.trained is not None:
         message = f"{what}, which is no multiple of the model's feature size {hints.trained}."
-        return WRONG_FEATURE_AXES.error(message, fix="Pass rows of that size.", column=column)
+        return WRONG_SHAPE.error(message, fix="Pass rows of that size.", column=column)
     if not answers:
         message = f"{what}: sequence length × feature size may be 1 × {axis} or {axis} × 1."
         fix = (

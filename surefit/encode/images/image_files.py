@@ -11,24 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from surefit.core.files import special_kind
 from surefit.data.cell_files import shown_name, unwrapped
 from surefit.data.column_types import CHANNELS
-from surefit.data.data_rules import NOT_FINITE
+from surefit.data.data_rules import NOT_FINITE, UNREADABLE_MEDIA
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.channel_axis import ChannelAxis
 from surefit.findings import rule
-from surefit.regular_files import special_kind
 
 if TYPE_CHECKING:
     from PIL import Image
-
-UNREADABLE_IMAGE = rule(
-    "SF250",
-    "error",
-    "unreadable image",
-    why="A damaged or missing image is lost data, and would stop the run during training.",
-    fix="Replace or remove the named file, or set on_bad_file=skip.",
-)
 
 ARRAY_NOT_AN_IMAGE = rule(
     "SF251",
@@ -40,15 +32,6 @@ ARRAY_NOT_AN_IMAGE = rule(
     ),
     fix="Save all images with one number of channels: uint8 [height, width, channels].",
 )
-
-IMAGE_TOO_LARGE = rule(
-    "SF252",
-    "error",
-    "image too large",
-    why="A small file can decompress to more pixels than fit into memory.",
-    fix="Shrink the image, or set on_bad_file=skip.",
-)
-
 
 # Formats that Pillow reads itself; for EPS it would run Ghostscript.
 FORMATS = (
@@ -80,7 +63,7 @@ def source_of(path: str) -> str:
     """The path of a file that can be opened without waiting for ever."""
     kind = special_kind(path)
     if kind is not None:
-        raise RowFaultError(UNREADABLE_IMAGE, f"{path} is {kind}, not a file", "image")
+        raise RowFaultError(UNREADABLE_MEDIA, f"{path} is {kind}, not a file", "image")
     return path
 
 
@@ -109,13 +92,13 @@ def open_upright(source: Any, shown: str, convert: Callable[[Image.Image], Made]
     except RowFaultError as fault:
         raise RowFaultError(fault.rule, f"{shown}: {fault.message}", fault.column) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise RowFaultError(IMAGE_TOO_LARGE, f"{shown}: {error}", "image") from None
+        raise RowFaultError(UNREADABLE_MEDIA, f"{shown}: {error}", "image") from None
     except FileNotFoundError:
-        raise RowFaultError(UNREADABLE_IMAGE, f"there is no file {shown}", "image") from None
+        raise RowFaultError(UNREADABLE_MEDIA, f"there is no file {shown}", "image") from None
     except Exception as error:  # decoders raise all kinds of errors on damaged bytes
         reason = "Pillow does not recognise an image format" if "identify" in str(error) else error
         raise RowFaultError(
-            UNREADABLE_IMAGE, f"{shown} cannot be read: {reason}", "image"
+            UNREADABLE_MEDIA, f"{shown} cannot be read: {reason}", "image"
         ) from None
 
 

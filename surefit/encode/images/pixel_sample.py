@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.column_types import CHANNELS
+from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.channel_axis import FIRST, ChannelAxis, convertible
-from surefit.encode.images.image_files import RGB, UNREADABLE_IMAGE, float_range_of
+from surefit.encode.images.image_files import RGB, float_range_of
 from surefit.encode.images.image_planes import (
     AS_THEY_ARE,
     as_channels,
@@ -23,23 +24,7 @@ from surefit.encode.images.image_planes import (
 )
 from surefit.encode.images.pixel_format import PixelFormat, read_format
 from surefit.errors import UsageError
-from surefit.findings import Finding, rule
-
-IMAGES_READ_AS = rule(
-    "SF254",
-    "info",
-    "how images are read",
-    why="A module does not say which images it reads: its first layer and the data do.",
-    fix="Set image.channels, image.size, image.mean or image.std if this is wrong.",
-)
-
-UNUSUAL_RANGE = rule(
-    "SF255",
-    "info",
-    "images of an unusual range",
-    why="Their values are neither 0 to 1 nor 0 to 255, as those of normalised images.",
-    fix="Nothing to do if the model is meant to read them so; else save the pixels as uint8.",
-)
+from surefit.findings import Finding, note, rule
 
 WRONG_CHANNELS = rule(
     "SF256",
@@ -161,7 +146,7 @@ class PixelSample:
     def require_images(self) -> None:
         """Refuse a column without a readable image."""
         if not self._seen:
-            fault = self._fault or RowFaultError(UNREADABLE_IMAGE, "the image column is empty")
+            fault = self._fault or RowFaultError(UNREADABLE_MEDIA, "the image column is empty")
             message = f"No training row has a readable image: {fault.message}"
             raise fault.rule.error(message, fix=fault.fix)
 
@@ -262,7 +247,7 @@ class PixelSample:
                 f"images of {of} are read as [{form.channels}, {form.height}, "
                 f"{form.width}]{turned}, with {spread}."
             )
-            found.append(IMAGES_READ_AS.finding(message, column=column))
+            found.append(note(message, column=column))
         if form.float_range == AS_THEY_ARE:
             low = min(seen.low for seen in self._seen)
             high = max(seen.high for seen in self._seen)
@@ -270,7 +255,7 @@ class PixelSample:
             if self._are_normalised():
                 how = "they count as normalised and are used as they are"
             message = f"images of {of} have values from {low:g} to {high:g}: {how}."
-            found.append(UNUSUAL_RANGE.finding(message, column=column))
+            found.append(note(message, column=column))
         return found
 
     @property

@@ -8,6 +8,7 @@ integers, which nothing can interrupt, are refused beforehand.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
@@ -20,12 +21,13 @@ from surefit.encode.text.messages import Message
 from surefit.errors import FindingError
 from surefit.findings import rule
 
-TEMPLATE_EXCEEDS_LIMITS = rule(
-    "SF841",
+UNUSABLE_TEMPLATE = rule(
+    "SF274",
     "error",
-    "chat template without bounds",
-    why="A template that loops or doubles its text would never end, or use up all memory.",
-    fix="Choose another template (template=chatml, for example), or correct this one.",
+    "unusable template",
+    why="It is not valid Jinja, needs what the sandbox forbids, fails on a dialogue, or takes more "
+    "time or memory than any template needs.",
+    fix="Correct it, or choose another one with template (template=chatml, for example).",
 )
 
 MAX_SECONDS = 10.0
@@ -95,21 +97,15 @@ def render_bounded(
 
 
 def _exceeds(what: str) -> FindingError:
-    return TEMPLATE_EXCEEDS_LIMITS.error(f"The chat template exceeds its limits: {what}.")
-
-
-@dataclass
-class _Rendering:
-    seen_at: float | None = None
-    """CPU time of its thread when the watcher first saw it; most end before."""
-    interrupted: bool = False
+    return UNUSABLE_TEMPLATE.error(f"The chat template exceeds its limits: {what}.")
 
 
 @dataclass
 class _Watcher:
     """A thread that interrupts renderings; it ends when there is nothing to watch."""
 
-    running: dict[int, _Rendering] = field(default_factory=dict)
+    running: dict[int, float] = field(default_factory=dict)
+    """CPU time of each rendering's thread when it began; endless once it is interrupted."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     thread: threading.Thread | None = None
     process: int = 0
@@ -119,7 +115,7 @@ class _Watcher:
         if self.thread is None or self.process != os.getpid():
             self._start()
         own = threading.get_ident()
-        self.running[own] = _Rendering()
+        self.running[own] = time.thread_time()
         try:
             return render()
         finally:
@@ -138,13 +134,14 @@ class _Watcher:
             time.sleep(_LOOK_SECONDS)
             with self.lock:
                 idle = 0 if self.running else idle + 1
-                for ident, rendering in list(self.running.items()):
-                    used = _cpu_seconds(ident)
-                    if rendering.seen_at is None:
-                        rendering.seen_at = used
-                    elif not rendering.interrupted and used > rendering.seen_at + MAX_SECONDS:
-                        rendering.interrupted = True
-                        _interrupt(ident)
+                for ident, began in list(self.running.items()):
+                    if _cpu_seconds(ident) > began + MAX_SECONDS:
+                        self.running[ident] = math.inf
+                        thread, error = (
+                            ctypes.c_ulong(ident),
+                            ctypes.py_object(_InterruptedRendering),
+                        )
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
         self.thread = None
 
 
@@ -153,12 +150,6 @@ def _cpu_seconds(ident: int) -> float:
         return time.clock_gettime(time.pthread_getcpuclockid(ident))
     except (AttributeError, OSError):  # not on this system, or the thread has ended
         return 0.0
-
-
-def _interrupt(ident: int) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(ident), ctypes.py_object(_InterruptedRendering)
-    )
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from surefit.encode.text.batch_tokenizing import (
@@ -77,6 +78,11 @@ class _PartTokens:
     answers: list[tuple[int, int]]
     in_parts: bool = False
 
+    def without(self, start: int, end: int) -> _PartTokens:
+        """The part without some tokens before its answers."""
+        answers = [(first - end + start, stop - end + start) for first, stop in self.answers]
+        return replace(self, ids=self.ids[:start] + self.ids[end:], answers=answers)
+
 
 class DialogueTokenizer:
     """Turns dialogues into tokens with one template.
@@ -133,16 +139,14 @@ class DialogueTokenizer:
     def _leads(self, texts: Sequence[str]) -> list[str]:
         if not self._puts_space_first:
             return [""] * len(texts)
-        return ["", *(self._end_of(text) for text in texts[:-1])]
+        known = self.template.special_tokens
+        ends = (next(filter(text.endswith, known), "\n") for text in texts[:-1])
+        return ["", *ends]
 
     def _lead_ids(self, lead: str) -> list[int]:
         if lead not in self._known_leads:
             self._known_leads[lead] = self.plain_ids([lead])[0] if lead else []
         return self._known_leads[lead]
-
-    def _end_of(self, text: str) -> str:
-        known = self.template.special_tokens
-        return next((token for token in known if text.endswith(token)), "\n")
 
     def tokenize(
         self,
@@ -192,7 +196,7 @@ class DialogueTokenizer:
             eos = sum(not turn.ended for _, turns in parts for turn in turns)
             over = sum(len(part.ids) for part in tokens) + len(bos) + eos - limit
             cut = self._content_tokens(parts[0][0], located[0], messages, tools)
-            tokens[0] = _without(tokens[0], cut[0], min(cut[0] + max(over, 0), cut[1]))
+            tokens[0] = tokens[0].without(cut[0], min(cut[0] + max(over, 0), cut[1]))
         joined = _join(parts, tokens, bos, self._eos, messages)
         return replace(joined, last_answer=len(joined.ids)) if generation else joined
 
@@ -201,23 +205,18 @@ class DialogueTokenizer:
         found = []
         leads = self._leads([text for text, _ in parts])
         for (text, _), lead, tokens in zip(parts, leads, made, strict=True):
-            own = tokens
-            ids = self._lead_ids(lead)
+            own, ids = tokens, self._lead_ids(lead)
             if lead and tokens.ids[: len(ids)] == ids:
-                ends = None
-                if tokens.ends is not None:
-                    ends = [end - len(lead) for end in tokens.ends[len(ids) :]]
+                ends = None if tokens.ends is None else tokens.ends[len(ids) :]
+                ends = ends if ends is None else [end - len(lead) for end in ends]
                 own = Tokenized(tokens.ids[len(ids) :], ends=ends)
             elif lead:
                 own = self._located([text])[0]
-            found.append(own if self._sizes is None else self._with_ends(text, own, self._sizes))
+            if self._sizes is not None:
+                by_size = ends_by_size(text, own.ids, self._sizes)
+                own = self._located([text])[0] if by_size is None else replace(own, ends=by_size)
+            found.append(own)
         return found
-
-    def _with_ends(self, text: str, tokens: Tokenized, sizes: Any) -> Tokenized:
-        ends = ends_by_size(text, tokens.ids, sizes)
-        if ends is None:
-            return self._located([text])[0]
-        return Tokenized(tokens.ids, tokens.type_ids, ends)
 
     def _before_answer(self, text: str, tokens: Tokenized, is_led: bool) -> Tokenized:
         """The tokens of a prompt as they are before an answer; only spaces may be left out."""
@@ -240,16 +239,14 @@ class DialogueTokenizer:
         if tokens.ends is not None:
             answers = [_tokens_between(tokens.ends, turn.start, turn.end) for turn in turns]
             return _PartTokens(tokens.ids, answers)
+        places = [0, *(place for turn in turns for place in (turn.start, turn.end)), len(text)]
+        pieces: list[Part] = [(text[start:end], ()) for start, end in pairwise(places)]
         ids: list[int] = []
         answers = []
-        pieces = list(_pieces(text, turns))
-        leads = self._leads([piece for piece, _ in pieces])
-        for (piece, is_answer), lead in zip(pieces, leads, strict=True):
-            own, first = self.plain_ids([lead + piece])[0], self._lead_ids(lead)
-            is_led = own[: len(first)] == first
-            own = own[len(first) :] if is_led else self.plain_ids([piece])[0]
-            answers += [(len(ids), len(ids) + len(own))] * is_answer
-            ids += own
+        made = self._without_leads(pieces, self._located(self.asked(pieces)))
+        for number, piece in enumerate(made):  # every other one is an answer
+            answers += [(len(ids), len(ids) + len(piece.ids))] * (number % 2)
+            ids += piece.ids
         return _PartTokens(ids, answers, in_parts=ids != tokens.ids)
 
     def _content_tokens(
@@ -306,16 +303,6 @@ def _cut(text: str, turns: Sequence[AnswerSpan]) -> Iterator[Part]:
         yield text[start:], answers
 
 
-def _pieces(text: str, turns: Sequence[AnswerSpan]) -> Iterator[tuple[str, bool]]:
-    """The text before the first answer, the answer, the text between it and the next, …"""
-    place = 0
-    for turn in turns:
-        yield text[place : turn.start], False
-        yield text[turn.start : turn.end], True
-        place = turn.end
-    yield text[place:], False
-
-
 def _tokens_between(ends: Any, start: int, end: int) -> tuple[int, int]:
     """The first token that holds a character from `start` on, and the one after the last.
 
@@ -328,13 +315,6 @@ def _tokens_between(ends: Any, start: int, end: int) -> tuple[int, int]:
     if stop < len(ends) and stop and ends[stop - 1] < end:  # an end token with spaces after it
         stop += 1
     return first, stop
-
-
-def _without(tokens: _PartTokens, start: int, end: int) -> _PartTokens:
-    """The part without some tokens before its answers."""
-    cut = end - start
-    answers = [(first - cut, stop - cut) for first, stop in tokens.answers]
-    return replace(tokens, ids=tokens.ids[:start] + tokens.ids[end:], answers=answers)
 
 
 def _join(

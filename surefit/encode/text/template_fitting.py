@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from surefit.encode.text.bounded_rendering import UNUSABLE_TEMPLATE
 from surefit.encode.text.dialogues import Dialogue, DialogueTokenizer
 from surefit.encode.text.messages import Message
 from surefit.encode.text.template_rendering import (
@@ -14,17 +15,9 @@ from surefit.encode.text.template_rendering import (
     TEMPLATE_REFUSES_ROW,
     Template,
     TemplateError,
+    choose_template,
 )
-from surefit.encode.text.templates import choose_template
-from surefit.findings import Finding, rule
-
-UNUSABLE_TEMPLATE = rule(
-    "SF274",
-    "error",
-    "unusable template",
-    why="It is not valid Jinja, needs what the sandbox forbids, or fails on a dialogue.",
-    fix="Correct it, or choose another one with template.",
-)
+from surefit.findings import Finding, note, rule
 
 TEMPLATE_CANNOT_BE_MASKED = rule(
     "SF275",
@@ -32,14 +25,6 @@ TEMPLATE_CANNOT_BE_MASKED = rule(
     "answers not found in the template",
     why="For completion-only loss, the exact position of every answer must be known.",
     fix="Let the template write answers unchanged, or mark them with {% generation %}.",
-)
-
-TEMPLATE_USED = rule(
-    "SF278",
-    "info",
-    "template",
-    why="It determines the text that the model is trained on, and is saved with the model.",
-    fix="Set template to plain, chat or another one if this one is wrong.",
 )
 
 EOS_ADDED = rule(
@@ -50,22 +35,14 @@ EOS_ADDED = rule(
     fix="Nothing to do, or use a template that writes the tokenizer's eos token.",
 )
 
-
-PROMPT_TOKENS_DIFFER = rule(
-    "SF284",
-    "info",
-    "prompt has other tokens without its answer",
-    why=(
-        "Rows are trained on the tokens of the whole text, and `evaluate` and `predict` use the "
-        "same tokens for the prompt. Other tools tokenize the prompt alone, so the model gets "
-        "tokens there that it was not trained on."
-    ),
-    fix="Use a template made for this tokenizer, or one whose prompt ends with a special token.",
-)
-
 _SAMPLE = 8
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 _ANSWER: Message = {"role": "assistant", "content": "Hello"}
+_OMITTED = "find_tool"
+_SYSTEM: Message = {"role": "system", "content": _OMITTED}
+_FUNCTION = {"name": _OMITTED, "arguments": {"place": "x"}}
+_CALLS = [{"type": "function", "id": "call00000", "function": _FUNCTION}]
+_CALL: Message = {"role": "assistant", "content": "", "tool_calls": _CALLS}
 
 
 def fit_template(
@@ -79,8 +56,8 @@ def fit_template(
         template = replace(
             template,
             end=end,
-            joins_system=_refuses_system(template),
-            calls_as_text=_omits_calls(template),
+            joins_system=_omits(template, [_SYSTEM, _QUESTION, _ANSWER], refused=True),
+            calls_as_text=_omits(template, [_QUESTION, _CALL], refused=False),
         )
     except TemplateError as fault:
         broken = (
@@ -90,7 +67,7 @@ def fit_template(
     date = f"; the current date is always {DATE}" if template.asks_for_the_date else ""
     ending = repr(end or tokenizer.eos_token)
     message = f"The template is {name!r}; answers end with {ending}{date}."
-    found = [TEMPLATE_USED.finding(message)]
+    found = [note(message)]
     if end is None:
         if tokenizer.eos_token_id is None:
             message = f"The template {name!r} writes no end token, and the tokenizer has no eos."
@@ -116,27 +93,12 @@ def _find_end(template: Template) -> str | None:
     return None
 
 
-def _refuses_system(template: Template) -> bool:
-    """Whether the template raises on a system message, or omits it."""
-    system = "Be brief"
+def _omits(template: Template, messages: list[Message], refused: bool) -> bool:
+    """Whether the template does not write a part of the messages; `refused` if it raises."""
     try:
-        return system not in template.render(
-            [{"role": "system", "content": system}, _QUESTION, _ANSWER]
-        )
+        return _OMITTED not in template.render(messages)
     except TemplateError:
-        return True
-
-
-def _omits_calls(template: Template) -> bool:
-    """Whether the template writes an answer with a tool call, but not the call."""
-    name = "find_tool"
-    function = {"name": name, "arguments": {"place": "x"}}
-    call = {"type": "function", "id": "call00000", "function": function}
-    answer: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    try:
-        return name not in template.render([_QUESTION, answer])
-    except TemplateError:
-        return False
+        return refused
 
 
 def _test_template(
@@ -170,7 +132,7 @@ def _test_template(
             f"The template {name!r} fails on every row: {faults[0].message}."
         )
     if prompts:
-        yield PROMPT_TOKENS_DIFFER.finding(
+        yield note(
             f"The template {name!r}: in {len(prompts)} of {worked} sampled rows, the prompt has "
             f"other tokens without its answer; it ends with {prompts[0][-20:]!r}."
         )

@@ -1,8 +1,9 @@
 """A dialogue rendered by a template, and the positions of its answers in the text.
 
 A template is Jinja text, rendered in the sandbox of transformers. An answer starts after the
-generation prompt and ends with the template's end token. To find answers, the dialogue is rendered
-with and without markers around them; without the markers, both texts must be equal.
+generation prompt and ends with the template's end token. Answers are found by the template's
+generation blocks, if it has them. Else the dialogue is rendered with and without markers around its
+contents; without the markers, both texts must be equal.
 """
 
 from __future__ import annotations
@@ -11,22 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from surefit.encode.text.answer_openings import (
-    Marks,
-    Openings,
-    learn_openings,
-    message_kind,
-    starts_after,
-    structure_of,
-    without_calls,
-)
 from surefit.encode.text.bounded_rendering import check_template, render_bounded
-from surefit.encode.text.messages import Message
-from surefit.encode.text.templates import PLAIN, TEMPLATES
-from surefit.encode.text.tool_messages import calls_as_text
-from surefit.errors import FindingError
+from surefit.encode.text.messages import Message, calls_as_text
+from surefit.errors import FindingError, UsageError
 from surefit.findings import Rule, rule
 
 TEMPLATE_REFUSES_ROW = rule(
@@ -47,10 +38,32 @@ ANSWERS_NOT_FOUND = rule(
     accept="The rows are dropped.",
 )
 
+CHAT = "chat"
+PLAIN = "plain"
+TEMPLATES = {
+    PLAIN: "{% for message in messages %}{{ message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token if message.role == 'assistant' else '\\n' }}{% endfor %}",
+    "chatml": "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+    "alpaca": "{% for message in messages %}{% if message.role == 'assistant' %}"
+    "{{ '### Response:\\n' + message.content }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}"
+    "{{ eos_token + '\\n\\n' }}"
+    "{% elif message.role == 'user' %}"
+    "{{ '### Instruction:\\n' + (message.instruction or message.content) + '\\n\\n' }}"
+    "{% if message.input %}{{ '### Input:\\n' + message.input + '\\n\\n' }}{% endif %}"
+    "{% else %}{{ message.content + '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### Response:\\n' }}{% endif %}",
+}
+"""The templates with a name; `chat` is the tokenizer's own."""
 
 _MARKS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))  # Unicode noncharacters
-NOWHERE = None, None
-"""The marks of a content that has none."""
+Marks = Mapping[int, tuple[int | None, int]]
+"""Start and end of contents in a text, by the place of their message."""
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 # With the current date, encoded rows would depend on the day of encoding.
 DATE = "26 Jul 2024"
@@ -81,29 +94,6 @@ class AnswerSpan:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The text that a template writes around the contents of dialogues with the same roles.
-
-    If a rendered text equals the frame filled with the contents, the positions of its answers are
-    known without rendering it again.
-    """
-
-    pieces: tuple[str, ...]
-    """The text before the first content, between contents, and after the last one."""
-    leads: tuple[int, ...]
-    """Characters from each answer's start to its content."""
-
-    def fill(self, contents: Sequence[str]) -> tuple[str, list[int]]:
-        """The text, and where each content starts."""
-        parts, begins, length = [], [], 0
-        for piece, content in zip(self.pieces, contents, strict=False):
-            parts += [piece, content]
-            begins.append(length + len(piece))
-            length += len(piece) + len(content)
-        return "".join(parts) + self.pieces[-1], begins
-
-
-@dataclass(frozen=True)
 class Template:
     """A template, the token that ends its answers, and what it does not write by itself.
 
@@ -116,12 +106,6 @@ class Template:
     joins_system: bool = False
     tokenizer: Any = field(default=None, repr=False)
     calls_as_text: bool = False
-    _frames: dict[Any, Frame | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _openings: dict[Any, Openings | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     @cached_property
     def end_ids(self) -> list[int]:
@@ -194,108 +178,45 @@ class Template:
                 what = f"its generation blocks contain {len(spans)} of {len(answers)} answers"
                 raise TemplateError(ANSWERS_NOT_FOUND, what)
             return text, [self._marked_turn(text, *span) for span in spans]
-        key = _frame_key(messages, tools, generation)
-        framed = self._find_in_frame(messages, answers, key, generation)
-        if framed is not None:
-            return framed
-        structure = structure_of(messages, tools, generation) if key is None else None
-        opened = self._find_by_openings(messages, answers, tools, structure)
-        if opened is not None:
-            return opened
-        plain = [place for place in answers if not messages[place].get("tool_calls")]
-        text, messages, marks = self._find(messages, plain, tools, generation)
+        own = [place for place, message in enumerate(messages) if not message.get("tool_calls")]
+        places = (own, [place for place in own if place in answers])
+        what = "it changes the answers, so they are not found in its text"
+        text, messages, marks = self._find(messages, places, tools, generation, what)
         starts: list[int] = []
-        for number, place in enumerate(answers):
-            prompt = self.render(messages[:place], tools, generation=True)
-            begin, _ = marks.get(place, NOWHERE)
-            found = len(prompt) if text.startswith(prompt) else begin
-            if found is None or (starts and found < starts[-1]):
-                what = f"answer {number} does not follow the generation prompt"
+        for place in answers:
+            start = self._start(text, messages, place, marks, tools)
+            if start is None or (starts and start < starts[-1]):
+                what = f"answer {len(starts)} does not follow the generation prompt"
                 raise TemplateError(ANSWERS_NOT_FOUND, what)
-            starts.append(found)
-        if key is not None and key not in self._frames:
-            self._frames[key] = self._frame(text, messages, answers, starts, generation)
-        if structure is not None and structure not in self._openings:
-            self._openings[structure] = self._learn(text, messages, starts, tools, generation)
-        return text, self._turns(text, messages, answers, starts, marks)
-
-    def _find_by_openings(
-        self, messages: Sequence[Message], answers: Sequence[int], tools: Any, structure: Any
-    ) -> tuple[str, list[AnswerSpan]] | None:
-        """What `find_answers` returns, if the openings of this structure are known."""
-        openings = self._openings.get(structure)
-        if openings is None:
-            return None
-        text, marks = self._mark(messages, without_calls(messages), tools, structure[0])
-        starts = starts_after(text, openings, answers, marks or {})
-        if marks is None or starts is None:
-            return None
-        return text, self._turns(text, messages, answers, starts, marks)
-
-    def _learn(
-        self,
-        text: str,
-        messages: Sequence[Message],
-        starts: Sequence[int],
-        tools: Any,
-        generation: bool,
-    ) -> Openings | None:
-        answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
-        _, marks = self._mark(messages, without_calls(messages), tools, generation)
-        return learn_openings(text, starts, answers, marks or {})
-
-    def _turns(
-        self,
-        text: str,
-        messages: Sequence[Message],
-        answers: Sequence[int],
-        starts: Sequence[int],
-        marks: Marks,
-    ) -> list[AnswerSpan]:
-        limits = [*starts[1:], len(text)][: len(starts)]
-        return [
-            self._turn(text, messages[place], start, marks.get(place, NOWHERE)[1], limit)
-            for place, start, limit in zip(answers, starts, limits, strict=True)
+            starts.append(start)
+        limits = [*starts[1:], len(text)]
+        return text, [
+            self._turn(text, messages[place], start, marks.get(place, (None, None))[1], limit)
+            for place, start, limit in zip(answers, starts, limits, strict=False)
         ]
 
-    def _find_in_frame(
-        self, messages: Sequence[Message], answers: Sequence[int], key: Any, generation: bool
-    ) -> tuple[str, list[AnswerSpan]] | None:
-        """What `find_answers` returns, if the frame of these roles is known."""
-        frame = self._frames.get(key)
-        if frame is None:
-            return None
-        text = self.render(messages, None, generation)
-        for tried in (messages, _trimmed(messages)):
-            contents = [message["content"] for message in tried]
-            expected, begins = frame.fill(contents)
-            if text == expected:
-                starts = [begins[p] - lead for p, lead in zip(answers, frame.leads, strict=True)]
-                marks = {p: (begins[p], begins[p] + len(contents[p])) for p in answers}
-                return text, self._turns(text, tried, answers, starts, marks)
-        return None
+    def _start(
+        self, text: str, messages: Sequence[Message], place: int, marks: Marks, tools: Any
+    ) -> int | None:
+        """Where an answer starts: after the generation prompt, else with its content."""
+        begin = marks[place][0] if place in marks else None
+        if place and place - 1 in marks and self._generation_prompt:
+            at = text.find(self._generation_prompt, marks[place - 1][1], begin)
+            if at >= 0:
+                return at + len(self._generation_prompt)
+        prompt = self.render(messages[:place], tools, generation=True)
+        return len(prompt) if text.startswith(prompt) else begin
 
-    def _frame(
-        self,
-        text: str,
-        messages: Sequence[Message],
-        answers: Sequence[int],
-        starts: Sequence[int],
-        generation: bool,
-    ) -> Frame | None:
-        """The frame of a text with known answers; None if a content is changed or omitted."""
-        begin, end = _unused_marks(text)
-        marked = _marked(messages, range(len(messages)), begin, end)
-        clean, marks = _read_marks(self.render(marked, None, generation), begin, end)
-        shown = [(a, b) for a, b in marks if a is not None]
-        if clean != text or len(shown) != len(messages):
-            return None
-        if any(text[a:b] != m["content"] for (a, b), m in zip(shown, messages, strict=True)):
-            return None
-        outside = [0, *(place for pair in shown for place in pair), len(text)]
-        pieces = tuple(text[a:b] for a, b in zip(outside[::2], outside[1::2], strict=True))
-        leads = tuple(shown[p][0] - start for p, start in zip(answers, starts, strict=True))
-        return Frame(pieces, leads)
+    @cached_property
+    def _generation_prompt(self) -> str:
+        """What the template writes before an answer, if it is the same before each."""
+        asked = [{"role": "user", "content": "Hi"}]
+        try:
+            before, whole = self.render(asked), self.render(asked, generation=True)
+        except TemplateError:
+            return ""
+        added = whole[len(before) :] if whole.startswith(before) else ""
+        return added if added.strip() else ""
 
     @cached_property
     def _is_plain(self) -> bool:
@@ -303,60 +224,74 @@ class Template:
 
     def _find_plain(self, messages: Sequence[Message]) -> tuple[str, list[AnswerSpan]]:
         """The text of the default template `plain`, without rendering."""
-        parts: list[str] = []
-        turns: list[AnswerSpan] = []
-        length = 0
+        text, turns = "", []
         for message in messages:
             is_answer = message["role"] == "assistant"
             part = message["content"] + ((self.end or "") if is_answer else "\n")
             if is_answer:
-                turns.append(AnswerSpan(length, length + len(part)))
-            parts.append(part)
-            length += len(part)
-        return "".join(parts), turns
+                turns.append(AnswerSpan(len(text), len(text) + len(part)))
+            text += part
+        return text, turns
 
     def _find(
-        self, messages: Sequence[Message], places: Sequence[int], tools: Any, generation: bool
+        self,
+        messages: Sequence[Message],
+        tried_places: Sequence[Sequence[int]],
+        tools: Any,
+        generation: bool,
+        fault: str,
     ) -> tuple[str, Sequence[Message], Marks]:
-        """The text, and the start and end of the contents at the given places.
+        """The text, and where the contents are in it of the first places that can be marked.
 
         For templates that trim contents, trimmed contents are tried next.
         """
-        for tried in (messages, _trimmed(messages)):
-            text, marks = self._mark(tried, places, tools, generation)
-            if marks is not None:
-                return text, tried, marks
-        what = "it changes the answers, so they are not found in its text"
-        raise TemplateError(ANSWERS_NOT_FOUND, what)
+        trimmed = [{**message, "content": message["content"].strip()} for message in messages]
+        for tried in (messages, trimmed):
+            text = self.render(tried, tools, generation)
+            for places in tried_places:
+                marks = self._mark(tried, places, tools, generation, text)
+                if marks is not None:
+                    return text, tried, marks
+        raise TemplateError(ANSWERS_NOT_FOUND, fault)
 
     def _mark(
-        self, messages: Sequence[Message], places: Sequence[int], tools: Any, generation: bool
-    ) -> tuple[str, Marks | None]:
-        """The text and where the given contents are in it; None if markers change the text."""
-        text = self.render(messages, tools, generation)
-        begin, end = _unused_marks(text)
-        marked = self.render(_marked(messages, places, begin, end), tools, generation)
-        clean, marks = _read_marks(marked, begin, end)
-        if clean != text or len(marks) != len(places):
-            return text, None
-        return text, dict(zip(places, marks, strict=True))
+        self,
+        messages: Sequence[Message],
+        places: Sequence[int],
+        tools: Any,
+        generation: bool,
+        text: str,
+    ) -> Marks | None:
+        """Where the given contents are in the text; None if markers change it."""
+        if not places:
+            return {}
+        roles = list(dict.fromkeys(messages[place]["role"] for place in places))
+        free = [mark for mark in _MARKS if mark not in text]
+        if len(free) < 2 * len(roles):
+            what = "the text contains every character that could mark its answers"
+            raise TemplateError(ANSWERS_NOT_FOUND, what)
+        # A template may move a message, as Mistral's does with the system's: each role has its own.
+        marks_of = dict(zip(roles, zip(free[::2], free[1::2], strict=False), strict=False))
+        marked = list(messages)
+        for place in places:
+            marked[place] = _marked(messages[place], *marks_of[messages[place]["role"]])
+        clean, pairs = _read_marks(self.render(marked, tools, generation), marks_of)
+        of_role = {role: [p for p in places if messages[p]["role"] == role] for role in roles}
+        if clean != text or any(len(pairs[role]) != len(of_role[role]) for role in roles):
+            return None
+        return {p: at for role in roles for p, at in zip(of_role[role], pairs[role], strict=True)}
 
     def _turn(
         self, text: str, message: Message, start: int, end: int | None, limit: int
     ) -> AnswerSpan:
         """The answer that starts at `start` and whose content ends at `end`, if that is known."""
-        at = -1
-        if self.end is not None:
-            at = text.find(self.end, start if end is None else end, limit)
-        if end is None and at < 0:
-            raise TemplateError(ANSWERS_NOT_FOUND, "a tool call has no end token")
+        token, whole = self.end or "", end is None or message["content"].strip() in text[start:end]
+        at = text.find(token, start if end is None else end, limit) if token else -1
         if at >= 0 and (end is None or not text[end:at].strip()):
-            whole = end is None or message["content"].strip() in text[start:end]
-            return AnswerSpan(start, at + len(self.end or ""), whole=whole)
-        assert end is not None
-        return AnswerSpan(
-            start, end, ended=False, whole=message["content"].strip() in text[start:end]
-        )
+            return AnswerSpan(start, at + len(token), whole=whole)
+        if end is None:
+            raise TemplateError(ANSWERS_NOT_FOUND, "a tool call has no end token")
+        return AnswerSpan(start, end, ended=False, whole=whole)
 
     def _marked_turn(self, text: str, start: int, end: int) -> AnswerSpan:
         """An answer inside a generation block, with its end token in the block or after it."""
@@ -373,14 +308,12 @@ class Template:
         self, messages: Sequence[Message], place: int, tools: Any = None
     ) -> tuple[str, str]:
         """The text before the content of a user's message, and that content."""
-        for tried in (messages, _trimmed(messages)):
-            text = self.render(tried, tools, generation=True)
-            begin, end = _unused_marks(text)
-            marked = self.render(_marked(tried, [place], begin, end), tools, generation=True)
-            clean, marks = _read_marks(marked, begin, end)
-            if clean == text and len(marks) == 1 and marks[0][0] is not None:
-                return text[: marks[0][0]], text[marks[0][0] : marks[0][1]]
-        raise TemplateError(ANSWERS_NOT_FOUND, "it changes the prompt, so it cannot be truncated")
+        fault = "it changes the prompt, so it cannot be truncated"
+        text, _, marks = self._find(messages, [[place]], tools, True, fault)
+        begin, end = marks[place]
+        if begin is None:
+            raise TemplateError(ANSWERS_NOT_FOUND, fault)
+        return text[:begin], text[begin:end]
 
 
 def _calls_in_content(message: Message) -> Message:
@@ -391,50 +324,30 @@ def _calls_in_content(message: Message) -> Message:
     return {**{n: v for n, v in message.items() if n != "tool_calls"}, "content": content}
 
 
-def _frame_key(messages: Sequence[Message], tools: Any, generation: bool) -> Any:
-    """Roles and tags of reasoning; None if messages have more than role and content."""
-    if tools is not None or any(message.keys() != {"role", "content"} for message in messages):
-        return None
-    return (generation, *map(message_kind, messages))
-
-
-def _trimmed(messages: Sequence[Message]) -> list[Message]:
-    return [{**message, "content": message["content"].strip()} for message in messages]
-
-
-def _unused_marks(text: str) -> tuple[str, str]:
-    free = [mark for mark in _MARKS if mark not in text]
-    if len(free) < 2:
-        raise TemplateError(
-            ANSWERS_NOT_FOUND, "the text contains every character that could mark its answers"
-        )
-    return free[0], free[1]
-
-
-def _marked(
-    messages: Sequence[Message], places: Sequence[int], begin: str, end: str
-) -> list[Message]:
-    marked = [dict(message) for message in messages]
-    for place in places:
-        message = marked[place]
-        message["content"] = f"{begin}{message['content']}{end}"
-        if "instruction" in message:
-            message["instruction"] = f"{begin}{message['instruction']}"
-            message["input"] = f"{message['input']}{end}"
+def _marked(message: Message, begin: str, end: str) -> Message:
+    marked = {**message, "content": f"{begin}{message['content']}{end}"}
+    if "instruction" in message:
+        own = {"instruction": begin + message["instruction"], "input": message["input"] + end}
+        marked |= own
     return marked
 
 
-def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | None, int]]]:
-    """The text without the markers, and the positions of each pair; a start may be missing."""
+def _read_marks(
+    text: str, marks_of: Mapping[str, Sequence[str]]
+) -> tuple[str, dict[str, list[tuple[int | None, int]]]]:
+    """The text without markers, and where the pairs of each role are; a start may be missing."""
+    begins = {marks[0]: role for role, marks in marks_of.items()}
+    ends = {marks[1]: role for role, marks in marks_of.items()}
     parts: list[str] = []
-    pairs: list[tuple[int | None, int]] = []
-    opened, length = None, 0
-    for part in re.split(f"([{begin}{end}])", text):
-        if part == begin:
-            opened = length
-        elif part == end:
-            pairs.append((opened, length))
-            opened = None
+    pairs: dict[str, list[tuple[int | None, int]]] = {role: [] for role in marks_of}
+    opened: dict[str, int] = {}
+    length = 0
+    for part in re.split(f"([{''.join([*begins, *ends])}])", text):
+        if part in begins:
+            opened[begins[part]] = length
+        elif part in ends:
+            role = ends[part]
+            pairs[role].append((opened.pop(role, None), length))
         else:
             parts.append(part)
             length += len(part)
@@ -447,3 +360,42 @@ def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:
         return Template(end=tokenizer.eos_token, tokenizer=tokenizer)
     known = (state["text"], state["end"], state["joins_system"], tokenizer)
     return Template(*known, calls_as_text=state.get("calls_as_text", False))
+
+
+def is_file_name(asked: str) -> bool:
+    """Whether the value of `template` is a file name."""
+    return asked not in (CHAT, *TEMPLATES) and "{{" not in asked and "{%" not in asked
+
+
+def read_asked(asked: str | None) -> str | None:
+    """The value of `template` in the config: a known name, or Jinja text, read from a file."""
+    if asked is None or not is_file_name(asked):
+        return asked
+    if not Path(asked).is_file():
+        raise UsageError(
+            f"template is {asked!r}, which is neither a file, nor Jinja text, nor one of "
+            f"{', '.join((CHAT, *TEMPLATES))}.",
+            "Use one of these names, a file, or Jinja text in quotes.",
+        )
+    try:
+        return Path(asked).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{asked} is not UTF-8 text.", "Save it as UTF-8.") from None
+
+
+def choose_template(asked: str | None, tokenizer: Any) -> tuple[str, str]:
+    """Name and text of the template; `asked` is a name or Jinja text.
+
+    The default is the tokenizer's own template, else `plain`.
+    """
+    own = getattr(tokenizer, "chat_template", None)
+    if asked is None:
+        asked = CHAT if own else PLAIN
+    if asked != CHAT:
+        return (asked, TEMPLATES[asked]) if asked in TEMPLATES else ("custom", asked)
+    if not own:
+        raise UsageError(
+            "template is 'chat', but the tokenizer has no chat template.",
+            f"Choose one of {', '.join(TEMPLATES)}, or pass Jinja text.",
+        )
+    return CHAT, own if isinstance(own, str) else tokenizer.get_chat_template()

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from surefit.encode.encoded_row import Remark
-from surefit.encode.text.messages import Message
+from surefit.encode.text.messages import Message, has_name
 from surefit.encode.text.template_rendering import AnswerSpan, Template, TemplateError
-from surefit.findings import Rule, rule
+from surefit.findings import NOTE, Rule, rule
 
 TOOLS_NOT_RENDERED = rule(
     "SF157",
@@ -28,31 +28,13 @@ TOOLS_NOT_RENDERED = rule(
     accept="The rows are trained on without the tool definitions.",
 )
 
-SYSTEM_NOT_RENDERED = rule(
-    "SF158",
-    "error",
-    "template leaves the system message out",
-    why="The answers follow instructions that the model does not see.",
-    fix="Use a template that writes system messages: --set template=FILE.jinja.",
-    accept="The rows are trained on without their system message.",
-)
-
 MESSAGE_NOT_RENDERED = rule(
     "SF159",
     "error",
-    "template leaves a message out",
-    why="The dialogue that is trained on lacks what a message says.",
-    fix="Use a template that writes all messages: --set template=FILE.jinja.",
-    accept="The rows are trained on without these messages.",
-)
-
-CALLS_NOT_RENDERED = rule(
-    "SF160",
-    "error",
-    "template leaves tool calls out",
-    why="The calls are what the model is to learn; without them it learns to say nothing there.",
-    fix="Use a template that writes every call with its arguments: --set template=FILE.jinja.",
-    accept="The rows are trained on without these calls.",
+    "template leaves messages or tool calls out",
+    why="The answers follow what the model does not see, or lack the calls it is to learn.",
+    fix="Use a template that writes all messages and calls: --set template=FILE.jinja.",
+    accept="The rows are trained on without these parts.",
 )
 
 REASONING_NOT_RENDERED = rule(
@@ -94,14 +76,6 @@ MEDIA_NOT_RENDERED = rule(
     accept="The rows are trained on as text.",
 )
 
-FIELD_NOT_RENDERED = rule(
-    "SF163",
-    "info",
-    "fields of messages that the template does not write",
-    why="Templates write the fields they know; the others are not trained on.",
-    fix="Nothing to do, if the fields are not part of the dialogue.",
-)
-
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought")
 MEDIA_FIELDS = ("image", "images", "audio", "audios", "video", "videos", "files", "attachments")
 READ_FIELDS = ("role", "content", "tool_calls", "weight", "instruction", "input")
@@ -109,13 +83,9 @@ _THOUGHT = re.compile(r"([<\[])(think|thinking|reasoning|thought)([>\]])(.*?)\1/
 _EMPTY_BLOCK = re.compile(r"([<\[]\|?)(\w+)(\|?[>\]])\s*[<\[]\|?/\2\|?[>\]]")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of a dialogue, by the rule that its loss breaks."""
-
-    rule: Rule
-    what: str
-    column: str
+def _lost(rule: Rule, what: str, column: str) -> Remark:
+    """What to say if a part of a dialogue is lost."""
+    return Remark(rule, f"the template does not write {what}", column, counted=True)
 
 
 @dataclass(frozen=True)
@@ -169,13 +139,11 @@ class UnrenderedParts:
             plain, turns = self._template.find_answers(prepared, tools)
         except TemplateError:
             return  # the marks do not suit it: nothing can be said
-        lost = dict.fromkeys(part for mark, part in marks.parts.items() if mark not in text)
-        seen: set[tuple[str, str]] = set()
-        for part in lost:
-            if (part.rule.code, part.column) not in seen:
-                seen.add((part.rule.code, part.column))
-                message = f"the template does not write {part.what}"
-                yield Remark(part.rule, message, part.column, counted=True)
+        lost: dict[Any, Remark] = {}  # the first of each rule and column
+        for mark, part in marks.parts.items():
+            if mark not in text:
+                lost.setdefault((part.rule.code, part.column), part)
+        yield from lost.values()
         yield from self._unmarked(prepared, tools, columns.messages)
         yield from _empty_reasoning(prepared, plain, turns, columns.messages)
 
@@ -198,100 +166,94 @@ class UnrenderedParts:
             except TemplateError:
                 continue  # it is read
             if is_lost:
-                part = _field(name, column)
-                message = f"the template does not write {part.what}"
-                yield Remark(part.rule, message, part.column, counted=True)
+                yield _field(name, column)
 
 
 def _structure(message: Message) -> Any:
     """What a template may decide by: role, keys that have a value, calls, reasoning."""
     content = message["content"]
-    if len(message) == 2:
-        return message["role"], bool(content), "</" in content and bool(_THOUGHT.search(content))
     names = tuple(name for name, value in message.items() if value not in (None, "", [], {}))
     thought = "</" in content and bool(_THOUGHT.search(content))
     return message["role"], names, len(message.get("tool_calls") or ()), thought
 
 
-def _field(name: str, column: str) -> _Part:
+def _field(name: str, column: str, is_last_answer: bool = True) -> Remark:
     if name in REASONING_FIELDS:
-        return _Part(REASONING_NOT_RENDERED, f"the reasoning ({name})", column)
-    found = MEDIA_FIELDS if name in MEDIA_FIELDS else ()
-    kind = MEDIA_NOT_RENDERED if found else FIELD_NOT_RENDERED
-    return _Part(kind, f"the field {name!r} of messages", f"{column}.{name}")
+        return _lost(_reasoning_rule(is_last_answer), f"the reasoning ({name})", column)
+    kind = MEDIA_NOT_RENDERED if name in MEDIA_FIELDS else NOTE
+    return _lost(kind, f"the field {name!r} of messages", f"{column}.{name}")
+
+
+def _reasoning_rule(is_last_answer: bool) -> Rule:
+    return REASONING_NOT_RENDERED if is_last_answer else EARLIER_REASONING_NOT_RENDERED
 
 
 class _Marks:
     """Puts a mark into each part of a dialogue, and knows which mark is in which part."""
 
     def __init__(self, tools: str) -> None:
-        self.parts: dict[str, _Part] = {}
+        self.parts: dict[str, Remark] = {}
         self._tools = tools
 
-    def _mark(self, part: _Part) -> str:
+    def _mark(self, part: Remark) -> str:
         mark = f"zq{len(self.parts):04d}qz"
         self.parts[mark] = part
         return mark
 
-    def _inside(self, text: str, part: _Part) -> str:
+    def _inside(self, text: str, part: Remark) -> str:
         """The text with a mark in its middle: templates look at the start and the end."""
         middle = len(text) // 2
         return text[:middle] + self._mark(part) + text[middle:] if text.strip() else text
 
     def tool(self, tool: Mapping[str, Any]) -> Any:
         """A tool with marks in its name, its description and its parameters."""
-        inner = tool.get("function", tool)
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        if not has_name(tool):
             return tool
-        part = _Part(TOOLS_NOT_RENDERED, "the tool definitions", self._tools)
-        marked = {**inner, "name": self._inside(inner["name"], part)}
-        parameters = inner.get("parameters")
-        parameters = parameters if isinstance(parameters, Mapping) else {}
-        properties = parameters.get("properties")
+        marked = self._name(tool, _lost(TOOLS_NOT_RENDERED, "the tool definitions", self._tools))
+        parameters: Any = marked.get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, Mapping) else None
         if isinstance(properties, Mapping) and properties:
-            shown = _Part(TOOLS_NOT_RENDERED, "the parameters of tools", self._tools)
+            shown = _lost(TOOLS_NOT_RENDERED, "the parameters of tools", self._tools)
             added = {self._mark(shown): {"type": "string", "description": "x"}}
             marked["parameters"] = {**parameters, "properties": {**properties, **added}}
         return {**tool, "function": marked} if "function" in tool else marked
+
+    def _name(self, named: Mapping[str, Any], part: Remark) -> dict[str, Any]:
+        """The function of a tool or a call, with a mark in its name."""
+        inner = named.get("function", named)
+        return {**inner, "name": self._inside(inner["name"], part)}
 
     def message(self, message: Message, column: str, is_last_answer: bool) -> Message:
         """A message with marks in its content and every other text."""
         marked = {**message, **self._content(message, column, is_last_answer)}
         for name, value in message.items():
             if name not in READ_FIELDS and isinstance(value, str):
-                part = _field(name, column)
-                if part.rule is REASONING_NOT_RENDERED and not is_last_answer:
-                    part = _Part(EARLIER_REASONING_NOT_RENDERED, part.what, column)
-                marked[name] = self._inside(value, part)
+                marked[name] = self._inside(value, _field(name, column, is_last_answer))
         if message.get("tool_calls"):
             marked["tool_calls"] = [self._call(call, column) for call in message["tool_calls"]]
         return marked
 
     def _content(self, message: Message, column: str, is_last_answer: bool) -> dict[str, str]:
         role, content = message["role"], message["content"]
-        kind = SYSTEM_NOT_RENDERED if role == "system" else MESSAGE_NOT_RENDERED
-        part = _Part(kind, f"{role} messages", column)
+        part = _lost(MESSAGE_NOT_RENDERED, f"{role} messages", column)
         if "instruction" in message:
             own = {name: self._inside(message[name], part) for name in ("instruction", "input")}
             return {**own, "content": f"{own['instruction']}\n{own['input']}"}
         thought = _THOUGHT.search(content) if role == "assistant" and "</" in content else None
         if thought is None:
             return {"content": self._inside(content, part)}
-        found = REASONING_NOT_RENDERED if is_last_answer else EARLIER_REASONING_NOT_RENDERED
-        inner = _Part(found, "the reasoning of answers", column)
+        inner = _lost(_reasoning_rule(is_last_answer), "the reasoning of answers", column)
         a, b, end = thought.start(4), thought.end(4), thought.end()
         before = content[:a] + self._inside(content[a:b], inner) + content[b:end]
         return {"content": before + self._inside(content[end:], part)}
 
     def _call(self, call: Any, column: str) -> Any:
-        inner = call.get("function", call) if isinstance(call, Mapping) else None
-        if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        if not has_name(call):
             return call
-        part = _Part(CALLS_NOT_RENDERED, "tool calls", column)
-        marked = {**inner, "name": self._inside(inner["name"], part)}
-        if isinstance(inner.get("arguments"), Mapping) and inner["arguments"]:
-            shown = _Part(CALLS_NOT_RENDERED, "the arguments of tool calls", column)
-            marked["arguments"] = {**inner["arguments"], self._mark(shown): "x"}
+        marked = self._name(call, _lost(MESSAGE_NOT_RENDERED, "tool calls", column))
+        if isinstance(marked.get("arguments"), Mapping) and marked["arguments"]:
+            shown = _lost(MESSAGE_NOT_RENDERED, "the arguments of tool calls", column)
+            marked["arguments"] = {**marked["arguments"], self._mark(shown): "x"}
         return {**call, "function": marked} if "function" in call else marked
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from surefit.explainer.cause import Cause, Context, Message
 from surefit.explainer.causes.dtype_errors import devices_differ, dtypes_of
-from surefit.explainer.dtype_names import SPELLED
+from surefit.explainer.message_values import SPELLED
 
 
 def _batch_and_layer(context: Context) -> list[str]:

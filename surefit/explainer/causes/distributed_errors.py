@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.numbers_in_text import factor
+from surefit.explainer.message_values import factor
 
 
 def _batch_size_product(context: Context) -> list[str]:
@@ -272,8 +272,8 @@ CAUSES = (
         fix="From the other host, try the port: nc -vz HOST PORT. Use an address that all hosts "
         "reach, open the port, and start the host of the endpoint first. If its own name does "
         "not resolve to that address: --rdzv-conf is_host=1 there.",
-        in_surefit="Its processes name the address, the port and the reason of the system, after "
-        "SUREFIT_JOIN_SECONDS (600).",
+        in_surefit="Its processes name the address, the port and torch's reason, after ten "
+        "minutes.",
     ),
     Cause(
         "SF903",

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from surefit.explainer.cause import Cause, Context, Message
 from surefit.explainer.causes.label_errors import LOSS_FUNCTION, MATRIX_PRODUCT
-from surefit.explainer.dtype_names import SPELLED, Dtype, read_dtype
+from surefit.explainer.message_values import (
+    SPELLED,
+    Dtype,
+    read_dtype,
+)
 
 DTYPE_GROUPS = ("first", "second", "third", "found", "expected", "labels", "predictions")
 

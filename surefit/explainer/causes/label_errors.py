@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.dtype_names import SPELLED, read_dtype
+from surefit.explainer.message_values import SPELLED, read_dtype
 
 MATRIX_PRODUCT = re.compile(r"\b(?:mm|bmm|addmm|baddbmm|matmul|einsum)\b| @ ")
 LOSS_FUNCTION = re.compile(r"cross_entropy|mse_loss|l1_loss|huber_loss|BCE\w{0,20}Loss|MSELoss")

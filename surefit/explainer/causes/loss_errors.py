@@ -6,7 +6,7 @@ import re
 from math import isfinite
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.numbers_in_text import read_decimal
+from surefit.explainer.message_values import read_decimal
 
 LOSS_VALUE = re.compile(
     r"(?<!\w)loss['\"]?\s{0,4}[:=]\s{0,4}'?(nan|inf|\d[\d.e+-]{0,30})", re.IGNORECASE

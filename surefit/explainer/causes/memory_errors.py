@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.numbers_in_text import read_decimal, read_whole
+from surefit.explainer.message_values import read_decimal, read_whole
 
 LESS_MEMORY = (
     "A smaller --batch-size with a larger --grad-accum keeps the effective batch size. "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from surefit.explainer import matmul_sizes
+from surefit.explainer import message_values
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.numbers_in_text import factor, read_whole
+from surefit.explainer.message_values import factor, read_whole
 
 USUAL_POSITIONS = (77, 128, 256, 512, 514, 1024, 2048, 4096, 8192)
 
@@ -98,7 +98,7 @@ CAUSES = (
             "reshape or view to the expected size: it mixes rows if the axes mean something else.",
             "A smaller batch size: it changes the first number, not the feature size.",
         ),
-        derive=matmul_sizes.conclusions,
+        derive=message_values.conclusions,
     ),
     Cause(
         "SF611",

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from surefit.core.float64 import to_float64
 from surefit.tasks.class_loss import ClassScores
 from surefit.tasks.task_spec import Batch, Metric
-from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def _log_odds(logits: torch.Tensor, several: bool) -> torch.Tensor:
     """
     import torch
 
-    logits = as_double(logits)
+    logits = to_float64(logits)
     if several:
         return logits
     if logits.shape[-1] == 2:
@@ -158,7 +158,7 @@ def _log_loss(scores: ClassScores) -> Metric:
         from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
         logits, labels = scores(outputs, batch)
-        logits = as_double(logits)
+        logits = to_float64(logits)
         labels = labels.to(logits.device)
         if labels.ndim == 2:
             each = binary_cross_entropy_with_logits(logits, labels.double(), reduction="none")

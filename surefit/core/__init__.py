@@ -1,0 +1,1 @@
+"""What every other room stands on: files, foreign text, errors, progress."""

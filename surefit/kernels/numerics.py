@@ -1,0 +1,136 @@
+"""Deterministic algorithms, tolerances, differences of tensors, state of random generators."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from surefit.core.float64 import to_float64
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def prepare_deterministic(wanted: bool) -> None:
+    """Let cuBLAS compute deterministically; torch reads this once, at the first matrix product."""
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool) -> Iterator[None]:
+    """Let torch compute deterministically while the block runs, if wanted."""
+    import torch
+
+    prepare_deterministic(wanted)
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted or before, warn_only=warns and not wanted)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+_traced: ContextVar[torch.dtype | None] = ContextVar("traced precision", default=None)
+
+
+@contextmanager
+def traced_precision(dtype: torch.dtype | None) -> Iterator[None]:
+    """While the block runs, meta tensors are computed on as if autocast had this precision."""
+    token = _traced.set(dtype)
+    try:
+        yield
+    finally:
+        _traced.reset(token)
+
+
+def lower_precision(tensor: torch.Tensor) -> torch.dtype | None:
+    """The precision that autocast would cast this tensor to; None where it casts nothing."""
+    import torch
+
+    if tensor.is_meta:
+        return _traced.get()
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Largest difference as a share of the largest value: of a loss, of outputs, of gradients."""
+
+    loss: float
+    values: float
+    gradients: float
+
+
+TOLERANCES = {
+    "float64": Tolerance(loss=1e-5, values=1e-4, gradients=1e-4),
+    "float32": Tolerance(loss=1e-5, values=1e-4, gradients=1e-4),
+    "float16": Tolerance(loss=2e-3, values=1e-2, gradients=2e-2),
+    "bfloat16": Tolerance(loss=1e-2, values=3e-2, gradients=5e-2),
+}
+"""By the lowest precision that either result was computed in. float64 is as wide as float32
+because models have float32 inside. One rounding is 1e-3 in float16 and 8e-3 in bfloat16."""
+
+
+def tolerance_of(*results: torch.Tensor | torch.dtype) -> Tolerance:
+    """The tolerance of the lowest precision among tensors or dtypes.
+
+    >>> import torch
+    >>> tolerance_of(torch.zeros(1), torch.bfloat16).values
+    0.03
+    """
+    names = [str(getattr(each, "dtype", each)).removeprefix("torch.") for each in results]
+    known = [name for name in names if name in TOLERANCES] or ["float32"]
+    return max((TOLERANCES[name] for name in known), key=lambda each: each.values)
+
+
+AT_ONCE = 2**20
+"""Values per slice."""
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    """The largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
+    import torch
+
+    parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
+    pairs = ((to_float64(a), to_float64(b)) for a, b in zip(*parts, strict=True))
+    found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
+    difference, *sizes = torch.stack(found).amax(0).tolist()
+    return difference, sizes[0], sizes[1]
+
+
+def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference as a share of the largest expected value; infinite for NaN."""
+    if found.numel() == 0:
+        return 0.0
+    difference, _, size = largest_difference(found, expected)
+    return difference / max(size, 1e-12) if math.isfinite(difference) else math.inf
+
+
+@contextmanager
+def preserved_state(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode with gradients; restores random state, mode and buffers afterwards."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    training = {part: part.training for part in module.modules()}
+    buffers = {n: value.clone() for n, value in module.named_buffers() if not is_lazy(value)}
+    with torch.enable_grad(), torch.random.fork_rng():
+        module.eval()
+        try:
+            yield
+        finally:
+            for part, mode in training.items():
+                part.training = mode
+            with torch.no_grad():
+                for name, value in module.named_buffers():
+                    if name in buffers and value.shape == buffers[name].shape:
+                        value.copy_(buffers[name])

@@ -1,0 +1,299 @@
+"""Sharded models (FSDP2): each repeated block is a unit, the rest the root unit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.core.files import remove_file
+from surefit.models.call import Call
+from surefit.models.meta_copy import meta_copy
+from surefit.processes import is_main, together
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+LARGE_SHARE = 0.1
+"""Share of all parameters from which a child is a unit, in a module without repeated blocks."""
+
+
+def shard_module(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    param_dtype: torch.dtype | None = None,
+    *,
+    whole: bool = False,
+) -> nn.Module:
+    """Shard the module in place over the processes of the mesh, and return it.
+
+    Parameters become new objects (DTensors): make the optimizer afterwards. With `param_dtype`,
+    parameters are gathered in it, and gradients are summed in float32. With `whole`, there is the
+    root unit only.
+    """
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy()
+    if param_dtype is not None:
+        policy = MixedPrecisionPolicy(param_dtype, torch.float32, cast_forward_inputs=False)
+    for unit in [] if whole else find_units(module):
+        fully_shard(unit, mesh=mesh, mp_policy=policy)
+    sharded: Any = fully_shard(module, mesh=mesh, mp_policy=policy)
+    found: nn.Module = sharded
+    return found
+
+
+def can_be_divided(module: nn.Module) -> bool:
+    """Whether every parameter has rows to divide, of floating point numbers."""
+    return all(p.ndim and p.is_floating_point() for p in module.parameters())
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether the module's parameters are divided over processes."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: nothing is
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def own_shard(tensor: Any) -> torch.Tensor:
+    """A tensor, or this process's shard of it."""
+    own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return own
+
+
+def reshard(module: nn.Module) -> None:
+    """Free what a forward pass has gathered, so that parameters are the divided ones again."""
+    for part in module.modules():
+        if is_sharded(part):
+            part.reshard()  # type: ignore[operator]
+
+
+@contextmanager
+def gathered(module: nn.Module, everything: bool) -> Iterator[None]:
+    """Keep the root unit of a divided module gathered, or all of it, while the block runs.
+
+    For calls that do not begin with the module's forward, such as `generate`.
+    """
+    parts: list[Any] = [part for part in module.modules() if is_sharded(part)]
+    kept: list[Any] = parts if everything else [part for part in parts if part is module]
+    units: list[Any] = [part for part in kept if part is not module]
+    try:
+        for part in kept:
+            part.unshard()
+        for part in units:
+            part.set_reshard_after_forward(False, recurse=False)
+        yield
+    finally:
+        for part in units:
+            part.set_reshard_after_forward(True, recurse=False)
+        reshard(module)
+
+
+def find_units(module: nn.Module) -> list[nn.Module]:
+    """The blocks that are gathered one at a time; none contains another.
+
+    A block that shares a parameter with the rest of the model is none: the units around it would
+    hold two copies of the parameter. Neither is a bare Linear: its output is a view, which FSDP
+    lets nobody change in place, as `ReLU(inplace=True)` does.
+    """
+    from torch import nn
+
+    blocks = _named_blocks(module) or _listed_blocks(module) or _large_children(module)
+    outer = _outermost([b for b in blocks if b is not module and not isinstance(b, nn.Linear)])
+    return [block for block in outer if _owns_its_parameters(block, module)]
+
+
+def _named_blocks(module: nn.Module) -> list[nn.Module]:
+    """The layers that a transformers model names as not to be split, if it has several of them."""
+    named: set[str] = set()
+    for part in module.modules():
+        # From its class: peft passes attributes of the model inside it through.
+        named |= set(getattr(type(part), "_no_split_modules", None) or ())
+    found = [part for part in module.modules() if type(part).__name__ in named]
+    several = Counter(map(type, found))
+    return [part for part in found if several[type(part)] > 1]
+
+
+def _listed_blocks(module: nn.Module) -> list[nn.Module]:
+    """The parts of every ModuleList."""
+    from torch import nn
+
+    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
+    return [block for each in lists for block in each if not isinstance(block, nn.ModuleList)]
+
+
+def _large_children(module: nn.Module) -> list[nn.Module]:
+    least = LARGE_SHARE * _size(module)
+    # Of a part that is nearly all of the module, the parts within it are taken.
+    large = [p for p in _callable_parts(module) if least <= _size(p) <= _size(module) / 2]
+    return [part for part in large if part is not module]
+
+
+def _callable_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and its parts, but for those of torch's layers, which read them without a call."""
+    from torch import nn
+
+    yield module
+    is_layer = type(module).__module__.startswith("torch.nn.")
+    if not is_layer or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        for child in module.children():
+            yield from _callable_parts(child)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _outermost(blocks: list[nn.Module]) -> list[nn.Module]:
+    inner = {id(part) for block in blocks for part in block.modules() if part is not block}
+    kept = {id(block): block for block in blocks if id(block) not in inner}
+    return list(kept.values())
+
+
+def _owns_its_parameters(block: nn.Module, module: nn.Module) -> bool:
+    """Whether the block has parameters, and no module outside of it has any of them."""
+    own = {id(parameter) for parameter in block.parameters()}
+    parts = {id(part) for part in block.modules()}
+    return bool(own) and not any(
+        id(parameter) in own
+        for part in module.modules()
+        if id(part) not in parts
+        for parameter in part.parameters(recurse=False)
+    )
+
+
+def is_divided(tensor: Any) -> bool:
+    """Whether each process holds a share of the tensor."""
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: there is none
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def own_rows(tensor: Any) -> range:
+    """The rows of a tensor that this process holds: all of them, unless it is divided."""
+    if not is_divided(tensor):
+        return range(tensor.shape[0])
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    assert tuple(shape[1:]) == tuple(tensor.shape[1:]), f"not by rows: {tensor.placements}"
+    return range(offset[0], offset[0] + shape[0])
+
+
+def sample_share(tensor: Any, step: int) -> Any:
+    """Every `step`-th value of the flattened tensor, of those that this process holds.
+
+    One after the other in the order of the processes, the samples are those of the whole tensor.
+    """
+    flat = own_shard(tensor).reshape(-1)
+    if not is_divided(tensor):
+        return flat[::step]
+    before = own_rows(tensor).start * (tensor.numel() // max(1, tensor.shape[0]))
+    return flat[-before % step :: step]
+
+
+def gather_whole(tensor: Any) -> Any:
+    """The whole tensor; all processes that hold a share must call it."""
+    return tensor.full_tensor() if is_divided(tensor) else tensor
+
+
+def unique_tensors(module: nn.Module) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    """Each tensor of a module's state once, by its first name, with all of its names.
+
+    The tensors are the module's own; tied weights are one tensor of several names.
+    """
+    reshard(module)
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, Any] = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), []).append(name)
+        tensors[id(tensor)] = tensor
+    return {found[0]: (tensors[key], tuple(found)) for key, found in names.items()}
+
+
+class Skeleton:
+    """A module as it was before it was divided, without values: a divided one cannot be copied."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, _ = meta_copy(module, Call({}))
+
+    def gather(self, module: nn.Module, folder: Path) -> nn.Module:
+        """The whole module; all processes call it, and get it with the values on process 0 only.
+
+        The values are in files that have no name: they take space in `folder` until they are freed.
+        """
+        for tensor, names in unique_tensors(module).values():
+            whole = gather_whole(tensor.detach())
+            with together("gathering the model"):
+                if is_main():
+                    _assign(self.module, names, _on_disk(whole, folder).copy_(whole))
+            del whole
+        if is_main():
+            self._take_buffers(module)
+        return self.module
+
+    def allocate(self, module: nn.Module, folder: Path) -> nn.Module:
+        """The whole module with empty weights, to be read from a checkpoint by one process alone.
+
+        The values are kept as by `gather`.
+        """
+        for tensor, names in unique_tensors(self.module).values():
+            if tensor.is_meta:
+                _assign(self.module, names, _on_disk(tensor, folder))
+        self._take_buffers(module)
+        return self.module
+
+    def _take_buffers(self, module: nn.Module) -> None:
+        """Buffers are whole in each process; some are in no state."""
+        for name, buffer in module.named_buffers():
+            _assign(self.module, (name,), buffer)
+
+
+def _on_disk(tensor: Any, folder: Path) -> Any:
+    """An empty tensor of this kind in a file, so that the system may free the memory it takes."""
+    import torch
+
+    if not tensor.numel():
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    path = folder / f".gathered.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        _reserve(path, tensor.numel() * tensor.element_size())
+        mapped: Any = torch.from_file(str(path), True, tensor.numel(), dtype=tensor.dtype)
+    finally:
+        remove_file(path)  # it stays mapped; a killed process leaves nothing
+    return mapped.view(tensor.shape)
+
+
+def _reserve(path: Path, num_bytes: int) -> None:
+    """Make a file of this size; a full disk is an error here, and a signal when it is mapped."""
+    with path.open("xb") as file:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+        else:
+            file.truncate(num_bytes)
+
+
+def _assign(module: nn.Module, names: Sequence[str], value: Any) -> None:
+    """Put one tensor in all of its places."""
+    from torch import nn
+
+    parameter: nn.Parameter | None = None
+    for name in names:
+        place, _, last = name.rpartition(".")
+        owner = module.get_submodule(place)
+        if last in owner._buffers:
+            owner._buffers[last] = value
+            continue
+        had = owner._parameters[last]
+        assert had is not None
+        parameter = nn.Parameter(value, had.requires_grad) if parameter is None else parameter
+        owner._parameters[last] = parameter

@@ -1,0 +1,230 @@
+"""Feature rows before any is read: their layout, and whether one batch fits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.data.column_types import array_rank, is_array, is_list, is_number, list_axes
+from surefit.data.row_arrays import (
+    Axis,
+    RowShape,
+    row_shape,
+)
+from surefit.data.table import Table
+from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
+from surefit.encode.images.channel_axis import FIRST, LAST, ChannelAxis, convertible, own_axis
+from surefit.errors import FindingError
+from surefit.findings import Finding, note, rule
+from surefit.gigabytes import show_gb
+from surefit.memory.limit import Limit, find_limit
+
+BATCH_TOO_LARGE = rule(
+    "SF431",
+    "error",
+    "a batch does not fit in memory",
+    why="The features of one batch exceed the memory limit, even without model and gradients.",
+    fix="Choose a smaller --batch-size, or truncate rows with --max-seq-length.",
+)
+
+
+@dataclass(frozen=True)
+class BatchBound:
+    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
+
+    rows: int
+    longest: int | None
+    max_tokens: int | None
+    max_memory_gb: float | None = None
+    device_memory_gb: float | None = None
+
+
+def plan_features(
+    table: Table, roles: Mapping[str, str], hints: Hints, bound: BatchBound | None
+) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """The layout of the features, as the Encoder saves it; None if there are no features."""
+    column = roles.get("features")
+    if column is None or not is_array(table.column_type(column)):
+        return None, []
+    shape = row_shape(table, column)
+    with _naming_row(table, column, shape):
+        layout, notes = plan_layout(shape, hints, column)
+    steps, width = planned_axes(shape, layout)
+    if bound is not None:
+        _check_batch(bound, steps, width)
+    return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
+
+
+def hints_by_labels(
+    table: Table, roles: Mapping[str, str], hints: Hints, asked: str | None
+) -> Hints:
+    """The hints with what labels of time steps say about the axes; `asked` is features.labels.
+
+    Flat rows with a label for each value have feature size 1, unless the model reads vectors. The
+    time is the one of two axes that has as many places as there are labels.
+    """
+    features, labels = (table.arrow[roles[role]] for role in ("features", "label"))
+    axes = len(list_axes(features.type)[0])
+    known = hints.steps is not None or hints.width is not None or asked == "row"
+    if known or not is_list(labels.type) or axes not in (1, 2):
+        return hints
+    sizes = pc.list_value_length(labels).drop_null()
+    longest = pc.max(sizes).as_py() or 0
+    if axes == 1 and longest > 1 and sizes.equals(pc.list_value_length(features).drop_null()):
+        is_vector = hints.reads_vectors is not None and hints.reads_vectors(longest)
+        return hints if is_vector else replace(hints, width=1, labels=True)
+    sides = [axis.size for axis in row_shape(table, roles["features"]).axes]
+    if axes == 1 or pc.min(sizes).as_py() != longest or sides.count(longest) != 1:
+        return hints
+    if asked is None and _are_of_row(labels, as_long_as_first=sides[0] == longest):
+        return hints
+    return replace(hints, steps=longest, labels=True)
+
+
+def _are_of_row(labels: pa.ChunkedArray, as_long_as_first: bool) -> bool:
+    """Whether lists of labels may be classes of the row: 0 and 1, as long as the features are wide,
+    or one-hot."""
+    if is_list(labels.type.value_type) or not is_number(labels.type.value_type):
+        return False
+    values = np.asarray(pc.list_flatten(labels).cast(pa.float64()))
+    if not np.isin(values, (0, 1)).all():
+        return False
+    rows = values.reshape(len(labels) - labels.null_count, -1)
+    return not as_long_as_first or bool((rows.sum(1) == 1).all())
+
+
+@contextmanager
+def _naming_row(table: Table, column: str, shape: RowShape) -> Iterator[None]:
+    """Add a row of the usual size to what is found about all of them."""
+    try:
+        yield
+    except FindingError as error:
+        row = first_of_size(table, column, shape.axes[0].usual)
+        where = {} if row is None else table.where(row)
+        named = (replace(each, where={**where, **each.where}) for each in error.findings)
+        raise FindingError(*named) from error.__cause__
+
+
+def first_of_size(table: Table, column: str, size: int | None) -> int | None:
+    """The first row that has an array, of this size along its first axis where rows are lists."""
+    start = 0
+    for chunk in table.arrow[column].chunks:
+        fits = chunk.is_valid()
+        if pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+            fits = pc.equal(pc.list_value_length(chunk), size) if size else fits
+        place = pc.index(fits, True).as_py()
+        if place >= 0:
+            return start + int(place)
+        start += len(chunk)
+    return None
+
+
+def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding]:
+    if steps.size is not None:
+        return []
+    mask = roles.get("mask")
+    origin = f"is column {mask!r}" if mask else "is made from their lengths"
+    message = (
+        f"Rows of column {column!r} have sequence lengths of {steps}; the attention mask {origin}."
+    )
+    return [note(message, column=column)]
+
+
+def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
+    """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
+    rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
+    if bound.max_tokens is not None and longest:
+        rows = min(rows, max(1, bound.max_tokens // longest))
+    limit = _batch_limit(bound)
+    needed = batch_bytes(rows, longest, width.most)
+    if needed <= limit.bytes:
+        return
+    free, one_row = limit.free_bytes, batch_bytes(1, longest, width.most)
+    most = rows_that_fit(free, longest, width.most)
+    fix = f"Use --batch-size {most} or less, or truncate rows with --max-seq-length."
+    if most == 0:
+        fix = (
+            f"Truncate rows with --max-seq-length, or use more memory: one row takes "
+            f"{show_gb(one_row)}, and {show_gb(free)} of the limit are free."
+        )
+    raise BATCH_TOO_LARGE.error(
+        f"A batch of {rows} rows of [{longest}, {width}] takes {show_gb(needed)}; the memory limit "
+        f"is {limit}.",
+        fix=fix,
+    )
+
+
+def _batch_limit(bound: BatchBound) -> Limit:
+    """The tightest limit for a batch: it is made in host memory, then moved to the device."""
+    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
+    if not limit.on_device or bound.device_memory_gb is not None:
+        return limit
+    return min(limit, find_limit(host=True), key=lambda each: each.bytes)
+
+
+def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
+    """Bytes of one batch of float32 features.
+
+    >>> batch_bytes(256, 999, 4000)
+    4091904000
+    """
+    return batch_size * length * feature_size * 4
+
+
+def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
+    """The largest batch size whose features fit into the limit.
+
+    >>> rows_that_fit(2 * 10**9, 999, 4000)
+    125
+    """
+    return limit_bytes // batch_bytes(1, length, feature_size)
+
+
+def plan_images(
+    table: Table,
+    roles: Mapping[str, str],
+    hints: Hints,
+    channels: int | None,
+    size: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """Settings of the Encoder: the axis of the channels, and how many the module was found to read.
+
+    `channels` and `size` are the user's.
+    """
+    column, model = roles.get("image"), dict(hints.image or {})
+    shape = None if column is None else usual_shape(table, column)
+    if shape is None:
+        return {}
+    wanted = channels or model.get("channels")
+    accepted = [axis for axis in (FIRST, LAST) if _is_read(shape, axis, hints, size)]
+    suited = [axis for axis in (FIRST, LAST) if shape[axis] == wanted]
+    possible = suited if channels else accepted or suited
+    axis = possible[0] if len(possible) == 1 else own_axis(shape)
+    found = ChannelAxis(axis, shape[axis])
+    settings: dict[str, Any] = {"image.axis": asdict(found)}
+    if axis in accepted and not convertible(found.channels, model.get("channels") or 1):
+        settings["image.model"] = {**model, "channels": found.channels}
+    return settings
+
+
+def usual_shape(table: Table, column: str) -> tuple[int, ...] | None:
+    """The most frequent sizes of images in arrays of three axes; None for other columns."""
+    kind = table.column_type(column)
+    if not is_array(kind) or array_rank(kind) != 3:
+        return None
+    axes = row_shape(table, column).axes
+    return tuple(axis.usual for axis in axes) if len(axes) == 3 else None
+
+
+def _is_read(shape: Sequence[int], axis: int, hints: Hints, size: tuple[int, int] | None) -> bool:
+    """Whether the module runs on images whose channels are on this axis."""
+    if hints.reads_images is None:
+        return False
+    sides = size or (tuple(shape[:2]) if axis == LAST else tuple(shape[1:]))
+    return hints.reads_images(shape[axis], *sides) is True

@@ -1,0 +1,337 @@
+"""Chooses a sparse head, padding-free batches and compilation by testing them on the model.
+
+A choice is used only if a few real tokens show the results of the full head and of padded batches.
+The plan stores the choices, and a resumed run uses them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.batch_layout import PADDING_FREE, Layout
+from surefit.batches.collate import starts_in_time
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
+from surefit.batches.keyed_permutation import MOST_BLOCK_ROWS, block_rows
+from surefit.batches.order import Batches
+from surefit.encode.store import Store
+from surefit.errors import UsageError, describe_error
+from surefit.findings import Finding, note
+from surefit.kernels.choose_head import as_choice, choose_head
+from surefit.kernels.compiling import choose_compile, repeated_layers
+from surefit.kernels.numerics import preserved_state
+from surefit.kernels.packed_body import find_varlen
+from surefit.kernels.varlen_attention import (
+    find_attention_limit,
+    find_pretrained,
+    observed_layers,
+    restore_attention,
+    use_varlen_attention,
+)
+from surefit.kernels.varlen_kernels import BY_ROW, Attention, Shape, choose_kernel
+from surefit.memory.limit import find_limit
+from surefit.memory.machine_speed import device_seconds
+from surefit.memory.predict_peak import trace_batch, worst_batch
+from surefit.models.frozen_precision import may_lower
+from surefit.models.model_source import ModelSource
+from surefit.pipeline.open_pipeline import apply_choices, label_smoothing
+from surefit.pipeline.pipeline import Job, Pipeline
+from surefit.plan.prove_layout import why_layout_differs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+PROBED_TOKENS = 24
+MOST_PROBED_TOKENS = 1024
+"""Rows that show the limit of a model's attention are not tested beyond this length."""
+CHOSEN = ("head", "rows", "rows_reason", "attention")
+"""The choices of `choose_layout` in plan.json."""
+Rows = Sequence[Mapping[str, Any]]
+Choices = dict[str, Any]
+
+
+def choose_layout(
+    pipeline: Pipeline,
+    train: Store,
+    longest: int,
+    may_join: bool,
+    earlier: Mapping[str, Any],
+    dtype: torch.dtype | None = None,
+) -> tuple[Pipeline, Choices]:
+    """The Pipeline with the chosen head and batch layout, and the choices.
+
+    `earlier` are the choices of a resumed run; `may_join` allows padding-free batches; `dtype` is
+    the lower precision of mixed precision.
+    """
+    if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
+        return pipeline, {}
+    if earlier:
+        chosen = apply_choices(pipeline, earlier)
+        kept = {name: earlier[name] for name in CHOSEN if name in earlier}
+        rows = PADDING_FREE if chosen.layout.padding_free else "padded"
+        return chosen, {**kept, "rows": rows}
+    made, choices = _with_head(pipeline, train)
+    layout = replace(made.layout, padding_free=True, body_only=made.layout.predicts is None)
+    refused = _why_padded_anyway(made, train, longest, may_join)
+    if refused is None:
+        call = replace(made.call, varlen=find_varlen(made.module))
+        varlen = replace(made, call=call)
+        with observed_layers() as layers:
+            refused = _why_not_padding_free(varlen, train, longest, layout)
+        if refused is None:
+            varlen = replace(varlen, layout=layout)
+            refused, attention = choose_attention(made, varlen, train, layers, dtype)
+        if refused is None:
+            return varlen, {**choices, "rows": PADDING_FREE, **attention}
+    return made, {**choices, "rows": "padded", "rows_reason": refused}
+
+
+def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices]:
+    """The Pipeline with a sparse head, where the task predicts tokens and the model allows one."""
+    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    if predicts is None:
+        return pipeline, {}
+    batch = pipeline.collate(_few_rows(pipeline, train), Layout(predicts=predicts))
+    head, why = choose_head(pipeline.module, pipeline.outputs, batch)
+    if head is None:
+        return pipeline, {"head": {**as_choice(head), "reason": why}}
+    head = replace(head, smoothing=label_smoothing(pipeline.encoder))
+    call, layout = replace(pipeline.call, head=head), Layout(predicts=predicts)
+    return replace(pipeline, call=call, layout=layout), {"head": as_choice(head)}
+
+
+def _why_padded_anyway(
+    pipeline: Pipeline, train: Store, longest: int, may_join: bool
+) -> str | None:
+    """Why padding-free batches are not tried, where this is no limit of the model."""
+    if not may_join:
+        return "padding_free=off or compile=on"
+    if pipeline.layout.predicts is None and int(train.lengths.min()) == longest:
+        return "all rows have the same length"
+    if find_pretrained(pipeline.module) is None:
+        return "the model is not a transformers model"
+    return None
+
+
+def choose_compiling(
+    module: nn.Module, num_steps: int, wanted: str, layout: Layout, earlier: Mapping[str, Any]
+) -> Choices:
+    """Whether the model's layers are compiled, and the reason."""
+    import torch
+
+    if "compile" in earlier:
+        return {"compile": earlier["compile"]}
+    layers, on_cuda = len(repeated_layers(module)), torch.cuda.is_available()
+    compiled, why = choose_compile(wanted, layers, num_steps, on_cuda, layout.padding_free)
+    return {"compile": {"compiled": compiled, "why": why}}
+
+
+def _why_not_padding_free(
+    pipeline: Pipeline, train: Store, longest: int, layout: Layout
+) -> str | None:
+    """Why padding-free batches would not compute what padded ones do; None if they do."""
+    fields, module = pipeline.fields, pipeline.module
+    if not layout.body_only and not _in_one_sequence(fields):
+        return "the task's columns are not all aligned with one sequence"
+    if "attention_mask" not in pipeline.call.arguments:
+        return "the model has no argument attention_mask"
+    limit = find_attention_limit(module, longest)
+    tokens = PROBED_TOKENS if limit is None else limit[1] + PROBED_TOKENS
+    if limit is not None and tokens > MOST_PROBED_TOKENS:
+        name, value = limit
+        return (
+            f"the model's attention is limited ({name} = {value}), and this is tested up to "
+            f"{MOST_PROBED_TOKENS - PROBED_TOKENS} tokens"
+        )
+    if not use_varlen_attention(module):
+        return f"{type(find_pretrained(module)).__name__} does not let its attention be replaced"
+    why = why_layout_differs(pipeline, _few_rows(pipeline, train, tokens), layout)
+    if why is not None:
+        restore_attention(module)
+    return why
+
+
+def find_sequence(fields: Mapping[str, Field]) -> str | None:
+    """The column with the tokens or steps of a row; None where rows have none."""
+    named = (name for name in SEQUENCES if name in fields)
+    return next((name for name in named if starts_in_time(fields[name])), None)
+
+
+def _in_one_sequence(fields: Mapping[str, Field]) -> bool:
+    """Whether every column is one value per row or aligned with the sequence."""
+    lead = find_sequence(fields)
+    assert lead is not None
+    return all(not f.axes or f.axes[0] == fields[lead].axes[0] for f in fields.values())
+
+
+def _few_rows(pipeline: Pipeline, train: Store, tokens: int = PROBED_TOKENS) -> Rows:
+    """Two real rows of different length, cut to a few tokens if no column prevents it.
+
+    Where tokens are predicted, two thirds of them are labelled.
+    """
+    fields, prepare = pipeline.fields, pipeline.prepare
+    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    cuts = predicts is not None or _in_one_sequence(fields)
+    chosen = [int(train.lengths.argmax()), int(train.lengths.argmin())]
+    if not cuts:  # the shortest row, and the shortest of the longer ones
+        longer = np.where(train.lengths > train.lengths.min(), train.lengths, train.lengths.max())
+        chosen[0] = int(longer.argmin())
+    rows = []
+    for number, limit in zip(chosen, (tokens, PROBED_TOKENS * 2 // 3), strict=True):
+        row = dict(train.row(number))
+        if prepare is not None:
+            row = dict(prepare(row, 0, int(train.source_row[number]), int(train.copy[number])))
+        if cuts:
+            row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        if predicts is not None:
+            row["labels"] = _label_two_thirds(row, fields["labels"])
+        rows.append(row)
+    return rows
+
+
+def _label_two_thirds(row: Mapping[str, Any], field: Field) -> Any:
+    labels = row["labels"].copy()
+    if field.aligned_with is not None:
+        labels = np.where(labels == IGNORE_INDEX, row["input_ids"], labels)
+    labels[2::3] = IGNORE_INDEX
+    return labels
+
+
+TIMED_ROWS = 16
+TIMED_PASSES = 3
+"""The first one also loads kernels; the fastest counts."""
+
+
+def choose_attention(
+    padded: Pipeline,
+    varlen: Pipeline,
+    train: Store,
+    layers: Sequence[tuple[Shape, Attention]],
+    dtype: torch.dtype | None,
+) -> tuple[str | None, dict[str, str]]:
+    """Why rows are padded after all, or None; and the kernel, as the plan stores it."""
+    device = training_device()
+    if device.type == "cpu":
+        return None, {}
+    kernel, why = choose_kernel(layers, device, dtype)
+    if kernel != BY_ROW:
+        use_varlen_attention(varlen.module, kernel)
+        return None, {"attention": kernel}
+    refused = why_padding_is_faster(padded, varlen, train, device, dtype)
+    if refused is not None:
+        restore_attention(varlen.module)
+        refused = f"{refused} ({why})"
+    return refused, {}
+
+
+def training_device() -> torch.device:
+    """The device that a run on this machine is trained on."""
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
+def why_padding_is_faster(
+    padded: Pipeline, varlen: Pipeline, train: Store, device: torch.device, dtype: Any
+) -> str | None:
+    """Time a micro-batch in both layouts on the device; None where padding is slower."""
+    module = padded.module
+    home = padded.device
+    rows = np.arange(min(TIMED_ROWS, len(train)))
+    try:
+        if home != device:
+            module.to(device)
+        with preserved_state(module):
+            with_padding, without = (
+                fastest_pass(each, each.batch(train, rows), dtype) for each in (padded, varlen)
+            )
+    except Exception as error:  # the device may be too small, or lack an operation
+        return f"padding-free batches could not be timed on {device.type}: {describe_error(error)}"
+    finally:
+        if home != device:
+            module.to(home)
+    if without <= with_padding:
+        return None
+    return (
+        f"{len(rows)} rows take {with_padding * 1000:.0f} ms padded and {without * 1000:.0f} ms "
+        f"padding-free on {device.type}"
+    )
+
+
+def fastest_pass(pipeline: Pipeline, batch: Any, dtype: Any) -> float:
+    """Seconds of a forward and backward pass."""
+    import torch
+
+    kind = torch.device(pipeline.device).type
+    trained = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
+    seconds = []
+    for _ in range(TIMED_PASSES):
+        began = device_seconds()
+        with torch.autocast(kind, dtype, enabled=dtype is not None):
+            loss = pipeline.loss(pipeline.outputs(batch), batch)[0]
+        torch.autograd.grad(loss, trained, allow_unused=True)
+        seconds.append(device_seconds() - began)
+    return min(seconds)
+
+
+def choose_frozen(
+    job: Job, source: ModelSource, earlier: Mapping[str, Any]
+) -> tuple[Job, dict[str, str]]:
+    """The Job with the precision of its frozen matrices, and the choice as the plan stores it.
+
+    In mixed precision, matrix products with frozen weights are computed in the lower precision; on
+    every device they may as well be stored in it. A model whose own code reads the dtype of its
+    weights may fail then: its step is tried on the meta device. `earlier` are the choices of a
+    resumed run.
+    """
+    dtype = job.autocast_dtype
+    if job.parallel == "fsdp":  # it divides layers whose weights have one precision
+        return job, {}
+    if dtype is None or (earlier and "frozen" not in earlier):
+        return job, {}
+    if not may_lower(job.pipeline.module, source):
+        return job, {}
+    lowered = replace(job, frozen_dtype=dtype)
+    if not earlier:
+        try:
+            trace_batch(lowered, *lowered.on_meta, worst_batch(lowered))
+        except Exception:  # the model's own code may fail on the meta device in any way
+            fresh = replace(job.pipeline)  # without the copy whose weights were cast
+            return replace(job, pipeline=fresh), {}
+    return lowered, {"frozen": str(dtype).removeprefix("torch.")}
+
+
+MUCH_WAITING = 0.25
+BLOCK_ROWS = "order_block_rows"
+
+
+def choose_block_rows(train: Store, earlier: Mapping[str, Any]) -> dict[str, int]:
+    """The choice for the plan: nothing where rows are shuffled one by one."""
+    if earlier:
+        chosen = earlier.get(BLOCK_ROWS, 1)
+        if type(chosen) is not int or not 0 < chosen <= MOST_BLOCK_ROWS or chosen & (chosen - 1):
+            raise UsageError(
+                f"choices.{BLOCK_ROWS} of the run's plan.json is {chosen!r}; expected a power of "
+                f"two up to {MOST_BLOCK_ROWS}.",
+                "Put back the plan.json that the run was begun with.",
+            )
+    else:
+        size = sum(int(train.values(name).nbytes) for name in train.fields)
+        chosen = block_rows(len(train), size, find_limit(host=True).bytes)
+    return {BLOCK_ROWS: chosen} if chosen > 1 else {}
+
+
+def check_shares(batches: Batches) -> Iterator[Finding]:
+    """Say so if processes spend much of their time waiting for the slowest."""
+    waiting = batches.imbalance()
+    if waiting > MUCH_WAITING:
+        yield note(
+            f"{batches.num_processes} processes spend {waiting:.0%} of their time waiting for the "
+            "slowest of a step."
+        )

@@ -1,0 +1,150 @@
+"""Measures what torch's own FSDP allocates, beside what the trace of the model predicts.
+
+`python tests/memory/count_sharded.py` prints a line for each case of FSDP: its name, the bytes
+predicted and the bytes that torch's allocator counts. The group of processes is fake: collectives
+return at once, and all else is real.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from surefit.memory.held_memory import Sharing
+from surefit.memory.trace_step import trace_training
+from surefit.models.call import Call
+from surefit.models.gradient_checkpointing import enable_checkpointing
+from surefit.models.meta_copy import meta_copy
+from surefit.models.sharding import shard_module
+
+COUNT = 4
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, accumulating": {"accumulates": True},
+    "llama, checkpointing": {"saves": True},
+    "llama, tied": {"tied": True},
+    "llama, frozen body": {"frozen": True},
+    "llama, bf16": {"dtype": torch.bfloat16},
+    "llama, bf16, accumulating": {"dtype": torch.bfloat16, "accumulates": True},
+    "blocks": {"own": True},
+}
+
+
+class Blocks(nn.Module):
+    """Blocks in a list, and a head."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(4)
+        )
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, input_ids: Any) -> Any:
+        width = self.head.in_features
+        states = nn.functional.one_hot(input_ids % width, width).float()
+        for block in self.blocks:
+            states = block(states) + states
+        return self.head(states)
+
+
+def build(case: dict[str, Any]) -> Any:
+    torch.manual_seed(0)
+    if case.get("own"):
+        return Blocks()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=1000,
+            hidden_size=64,
+            intermediate_size=160,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=case.get("tied", False),
+        )
+    )
+    if case.get("saves"):
+        enable_checkpointing(model)
+    if case.get("frozen"):
+        for name, weight in model.named_parameters():
+            weight.requires_grad_("down_proj" in name)
+    return model
+
+
+def loss(outputs: Any, batch: Any) -> Any:
+    logits = getattr(outputs, "logits", outputs).float()
+    targets = batch["input_ids"].flatten()
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets, reduction="sum"), 1
+
+
+def count(case: dict[str, Any], batch: Any) -> int:
+    """Bytes of torch's allocator at the peak of a later step."""
+    dtype = case.get("dtype")
+    model: Any = build(case)
+    model = shard_module(model, dist.init_device_mesh("cpu", (COUNT,)), dtype).train()
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, fused=True)
+
+    def micro_batch() -> None:
+        with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+            total, _ = loss(model(**batch), batch)
+        total.backward()
+
+    def begin() -> None:
+        if case.get("accumulates"):
+            micro_batch()
+
+    begin()
+    micro_batch()
+    optimizer.step()
+    optimizer.zero_grad()
+    begin()
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    grads = [weight.grad for weight in trained if weight.grad is not None]
+    held = [*model.parameters(), *model.buffers(), *states, *grads, *batch.values()]
+    local = [getattr(tensor, "_local_tensor", tensor).untyped_storage() for tensor in held]
+    before = sum({storage._cdata: storage.nbytes() for storage in local}.values())
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        micro_batch()
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return before + max(itertools.accumulate(sizes))
+
+
+def predict(case: dict[str, Any], batch: Any) -> int:
+    """The peak of live tensors, as the plan of a device has it."""
+    module, call = meta_copy(build(case), Call({"input_ids": "input_ids"}))
+    return trace_training(
+        module,
+        call,
+        loss,
+        batch,
+        accumulates=case.get("accumulates", False),
+        dtype=case.get("dtype"),
+        sharing=Sharing(COUNT, "fsdp"),
+    ).peak
+
+
+def main() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=COUNT)
+    for name, case in CASES.items():
+        for length in (96, 4):  # activations are most of the peak, or the weights are
+            batch = {"input_ids": torch.arange(2 * length).reshape(2, length)}
+            found = predict(case, batch), count(case, batch)
+            print(f"{name}, length {length}", *found, sep="\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()
