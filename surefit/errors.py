@@ -73,6 +73,10 @@ class InterruptedRunError(SurefitError):
     exit_code = 130
 
 
+class StoppedAtOnceError(InterruptedRunError):
+    """Stopped by a second signal, in this process and perhaps in no other."""
+
+
 def message_of(error: BaseException) -> str:
     """The message of an exception, without a fix; empty where its own `__str__` fails."""
     try:

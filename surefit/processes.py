@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 from surefit.errors import (
     InterruptedRunError,
     RunFailedError,
+    StoppedAtOnceError,
     SurefitError,
     UsageError,
     describe_error,
@@ -46,6 +47,12 @@ STALL_SECONDS = 1800.0
 END = timedelta(seconds=15)
 """How long a process that ends waits for the others to say whether they are there."""
 PR_SET_PDEATHSIG = 1
+SAME_SIGNAL_SECONDS = 0.5
+"""Signals this close together are one stop.
+
+Shells and `timeout` signal a process and its group; Linux signals a child for each thread of a
+killed launcher that was its parent in turn.
+"""
 _LOST = re.compile(
     r"Connection (?:closed|reset) by peer|Broken pipe|remote process exited|Socket closed"
     r"|Timed out waiting \d+ms|Application timeout|recvValue failed|failed to recv"
@@ -292,7 +299,8 @@ def distributed_run(path: str) -> Iterator[None]:
         if num_processes() == 1:
             raise
         if isinstance(error, InterruptedRunError):
-            _wait_for_others()  # a process that ends first ends the others
+            if not isinstance(error, StoppedAtOnceError):  # the others may go on, and never come
+                _wait_for_others()  # a process that ends first ends the others
             raise
         from torch import distributed
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from surefit.processes import check_devices, host_name, name_process
+from surefit.processes import SAME_SIGNAL_SECONDS, check_devices, host_name, name_process
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXIT_CODES = (1, 2, 130)
 """Exit codes of surefit."""
-SAME_SIGNAL_SECONDS = 0.5
-"""Shells and `timeout` send a signal to a process and to its group."""
 
 
 def launch(processes: int, arguments: list[str]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import shutil
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,12 +20,13 @@ from surefit.errors import (
     InterruptedRunError,
     MemoryLimitError,
     RunFailedError,
+    StoppedAtOnceError,
     SurefitError,
     message_of,
 )
 from surefit.gigabytes import show_gb, show_size
 from surefit.memory.enforce_limit import MemoryGuard
-from surefit.processes import CURRENT, is_main, num_processes
+from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes
 from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.run_folder import Run
 from surefit.training.engine import LastBuffers
@@ -64,15 +67,17 @@ def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iter
 
     `on_stop` is called with the number of the first one, in the signal handler.
     """
-    request, received = StopRequest(), 0
+    request, first = StopRequest(), math.nan
 
     def ask(number: int, frame: Any) -> None:
-        nonlocal received
+        nonlocal first
         if number == signal.SIGTERM and CURRENT.is_ending:
             return
-        received += 1
-        if received > 1:
+        if time.monotonic() - first < SAME_SIGNAL_SECONDS:
+            return
+        if not math.isnan(first):
             raise SecondSignal
+        first = time.monotonic()
         request.ask()
         on_stop(number)
 
@@ -96,7 +101,7 @@ def report_interrupt(run: Run) -> Iterator[None]:
     except SecondSignal:
         saved = run.saved_step
         kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
-        raise InterruptedRunError(
+        raise StoppedAtOnceError(
             f"Stopped at once; the step in work is lost, and {kept}.",
             f"Resume with: surefit train --resume {run.path}",
         ) from None

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +32,9 @@ from builders import (
 from surefit.cli import run as command
 from surefit.data.cache import release_entries
 from surefit.data.cache_contents import clean_cache
+from surefit.processes import SAME_SIGNAL_SECONDS
 from surefit.run.checkpoints import latest_checkpoint
+from surefit.training import stops
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -251,3 +254,17 @@ def test_without_the_old_rows_it_says_so(home: Path, capsys: pytest.CaptureFixtu
     assert "cannot be compared" in capsys.readouterr().err.replace("\n", " ")
     plan = json.loads((home / "run" / "plan.json").read_text())
     assert plan["stores"]
+
+
+def test_signals_close_together_are_one_stop_and_a_later_one_stops_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(stops, "time", SimpleNamespace(monotonic=lambda: now))
+    with stops.stop_on_signal() as asked:
+        for _ in range(3):  # as the kernel sends them when a launcher with threads is killed
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.value
+        now += SAME_SIGNAL_SECONDS
+        with pytest.raises(stops.SecondSignal):
+            os.kill(os.getpid(), signal.SIGINT)
