@@ -77,6 +77,7 @@ def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
     assert plan_projection(5, 9, roberta).positions == 512
 
 
+@pytest.mark.slow
 def test_tiny_bert_learns_the_largest_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

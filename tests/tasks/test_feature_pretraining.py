@@ -61,6 +61,7 @@ def test_masked_steps_are_reconstructed(tmp_path: Path) -> None:
     assert surefit.evaluate(tmp_path / "run", test) == pytest.approx(metrics)
 
 
+@pytest.mark.slow
 def test_one_hot_steps_are_classified(tmp_path: Path) -> None:
     run = learn(tmp_path, cycles(300), "tiny:bert", epochs=8)
     metrics = surefit.evaluate(run, cycles(60, seed=1))

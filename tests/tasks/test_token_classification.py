@@ -41,6 +41,7 @@ def name_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_names_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = learn(tmp_path, name_rows(500), "tiny:bert", epochs=3, batch_size=8, lr=2e-3)
     assert run.metrics["entity_f1"] > 0.9
