@@ -330,4 +330,3 @@ def fold_lines(folds: FoldRuns) -> Iterator[str]:
         each = ", ".join("-" if v is None else f"{v:.4g}" for v in figures["values"])
         yield result_line(name, f"{shown}  ({each})")
     yield result_line("folds", folds.path / "folds.json")
-    yield result_line("report", folds.path / "report.html")

@@ -8,10 +8,9 @@ import typer
 
 
 def command(run: Annotated[str, typer.Argument(help="The run's folder.")]) -> int:
-    """Write the report.html of a run, or of the runs of folds, and print its path."""
+    """Write the report.html of a run, and print its path."""
     from surefit.report.page import write_report
     from surefit.run.run_folder import open_run
-    from surefit.training.folds import is_folds, open_folds
 
-    print(open_folds(run).write() if is_folds(run) else write_report(open_run(run)))
+    print(write_report(open_run(run)))
     return 0

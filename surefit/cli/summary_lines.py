@@ -60,8 +60,6 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
         yield from _process_lines(plan)
         if "rows" in plan.choices:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
-    if plan.folds:
-        yield "folds", _folds_line(plan.folds)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
     yield from fit_lines(plan.fit, plan.planning_peak_bytes)
@@ -74,18 +72,6 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
         yield "note", text
     if more := plan.notes[shown:]:
         yield "note", f"{len(more)} more: --verbose, or `notes` in --json and plan.json"
-
-
-def _folds_line(folds: Sequence[Mapping[str, Any]]) -> str:
-    """The runs of a cross-validation: their validation rows, and what they take together."""
-    from surefit.training.folds import bytes_of_folds
-
-    rows = ", ".join(f"{fold['eval_rows']:,}" for fold in folds if fold["eval_rows"])
-    size, each = bytes_of_folds(folds), [fold["predicted_seconds"] for fold in folds]
-    together = [f"about {show_seconds(sum(each))}"] if None not in each else []
-    together += [f"up to {show_size(size)} to write"] if size is not None else []
-    shown = f"; together {', '.join(together)}" if together else ""
-    return f"{len(folds)} runs, with {rows} validation rows{shown}; below is the first"
 
 
 def describe_class_loss(loss: Mapping[str, Any]) -> str:

@@ -74,8 +74,6 @@ class Plan:
     """What was chosen by trying or measuring; a resumed run does not choose again."""
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
-    folds: tuple[Mapping[str, Any], ...] = ()
-    """What `check` found of each fold of a cross-validation."""
     disk: DiskUse | None = None
     rehearsal: Rehearsal | None = None
     planning_peak_bytes: int | None = None
@@ -152,7 +150,6 @@ class Plan:
                 **(self.fit.memory_dict() if self.fit else NO_MEMORY),
                 "planning_peak_bytes": self.planning_peak_bytes,
             },
-            **({"folds": [dict(fold) for fold in self.folds]} if self.folds else {}),
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
             "rehearsal": asdict(self.rehearsal) if self.rehearsal else None,
             "precision": self.precision,

@@ -44,8 +44,8 @@ PLAN_TYPES: dict[str, type[Any]] = {
 """What other parts of surefit rely on in a stored plan."""
 EXAMPLES = "examples.json"
 """Rows that the report shows with their predictions."""
-OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html")
-"""What a folder with a run in it has."""
+OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html", "folds.json")
+"""What a folder with a run, or with the runs of folds, has in it."""
 
 
 class Run:
