@@ -361,11 +361,10 @@ def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[
 
 def _disk_line(disk: DiskUse) -> str:
     """What the run writes and where, and the largest part of it."""
-    stay, cached = disk.parts["checkpoints"], disk.cache["encoded_bytes"]
+    kept, model = show_size(disk.parts["checkpoints"]), show_size(disk.parts["model"])
     return (
-        f"up to {show_size(disk.predicted_bytes)} to write (checkpoints {show_size(stay)}, model "
-        f"{show_size(disk.parts['model'])}), {show_size(disk.free_bytes)} free; encoded rows "
-        f"{show_size(cached)} in the cache"
+        f"up to {show_size(disk.predicted_bytes)} to write (checkpoints {kept}, model {model}), "
+        f"{show_size(disk.free_bytes)} free"
     )
 
 

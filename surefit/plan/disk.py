@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
-from surefit.data.cache import cache_folder, use_cache
 from surefit.disk_space import free_bytes, size_of
-from surefit.encode.encoder import Encoder
 from surefit.findings import accept_findings, rule
 from surefit.gigabytes import show_size
 from surefit.memory.held_memory import ADAM_STATES, trained_sizes, unique_bytes
@@ -25,8 +23,8 @@ from surefit.run.checkpoints import saved_tensors
 if TYPE_CHECKING:
     from surefit.plan.plan import Plan
 
-FILES_BYTES, TENSOR_BYTES = 45_000, 250
-"""Files beside the tensors of a model or checkpoint; name, shape and offsets of a tensor."""
+FILES_BYTES, TENSOR_BYTES, VOCABULARY_BYTES = 45_000, 250, 200
+"""Files beside the tensors of a model or checkpoint; a tensor's name and shape; a token's."""
 STEP_BYTES, EVALUATION_BYTES, TOKEN_BYTES = 260, 3_000, 450
 """A step and an evaluation in events.jsonl and report.html; a token of its generated samples."""
 RECORD_BYTES = 5_800_000
@@ -39,14 +37,6 @@ DOES_NOT_FIT_ON_DISK = rule(
     why="The run would stop hours later, when a checkpoint or the model cannot be written.",
     fix="Free some space, set keep=1, train with LoRA, or choose an --output on another disk.",
     accept="The run starts. If the disk fills, it stops with the last checkpoint intact.",
-)
-
-NOT_ON_THIS_DISK = rule(
-    "SF449",
-    "warning",
-    "does not fit on the disk of this machine",
-    why="The plan is for another machine (--device), whose disk is not known here.",
-    fix="See that the machine that trains has this much space, or set keep=1.",
 )
 
 
@@ -63,7 +53,6 @@ class DiskUse:
     existing_bytes: int = 0
     """What the folder of a resumed run already has of it."""
     free_bytes: int = 0
-    cache: Mapping[str, Any] = field(default_factory=dict)
     checkpoint_bytes: int = 0
 
     @property
@@ -84,8 +73,8 @@ class DiskUse:
     def as_dict(self) -> dict[str, Any]:
         """The section `disk` of the plan."""
         names = ("predicted_bytes", "free_bytes", "fits", "final_bytes", "existing_bytes")
-        about = {"folder": str(self.folder), "parts": dict(self.parts), "cache": dict(self.cache)}
-        return {name: getattr(self, name) for name in names} | about
+        about = {name: getattr(self, name) for name in names}
+        return {**about, "folder": str(self.folder), "parts": dict(self.parts)}
 
 
 def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path) -> DiskUse:
@@ -103,26 +92,16 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
         shown += TOKEN_BYTES * (2 * int(job.validation.lengths.max()) + job.generates[1])
     model = whole if not is_adapted(module) else saved + (base_name(source) is None) * whole
     gathers = config.parallel == "fsdp" and job.batches.num_processes > 1
+    fitted = len(json.dumps(encoder.state(), indent=1, default=str))
+    vocabulary = VOCABULARY_BYTES * (0 if encoder.tokenizer is None else len(encoder.tokenizer))
     parts = {
         "checkpoints": kept * one,
-        "model": model + _encoder_bytes(encoder) + FILES_BYTES,
+        "model": model + fitted + vocabulary + FILES_BYTES,
         "report_and_events": RECORD_BYTES + STEP_BYTES * job.num_steps + evaluations * shown,
         "temporary": max((min(saves, kept + 1) - kept) * one, gathers * whole),
     }
     existing = sum(size_of(folder / name) for name in ("checkpoints", "events.jsonl", "plan.json"))
-    encoded = sum(map(size_of, {job.train.folder, job.validation.folder}))
-    cache = {"folder": str(cache_folder()), "encoded_bytes": encoded}
-    cache["free_bytes"] = free_bytes(cache_folder())
-    return DiskUse(folder, parts, existing, free_bytes(folder), cache, one)
-
-
-def _encoder_bytes(encoder: Encoder) -> int:
-    """The Encoder with its tokenizer, as the model's folder holds them."""
-    size, tokenizer = len(json.dumps(encoder.state(), indent=1, default=str)), encoder.tokenizer
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if hasattr(backend, "to_str"):
-        return size + len(backend.to_str(pretty=True).encode()) + FILES_BYTES
-    return size + (0 if tokenizer is None else TOKEN_BYTES * len(tokenizer))
+    return DiskUse(folder, parts, existing, free_bytes(folder), one)
 
 
 def _tensors_bytes(values: Mapping[str, Any]) -> int:
@@ -136,17 +115,15 @@ def fit_on_disk(plan: Plan, folder: Path) -> Plan:
     if plan.job is None or plan.model is None:
         return plan
     config = plan.config
-    with use_cache(config.cache):
-        use = predict_disk(plan.job, plan.model.source, config, folder)
+    use = predict_disk(plan.job, plan.model.source, config, folder)
     rehearsal = choose_rehearsal(plan.job, plan.fit, use, config)
     plan = replace(plan, disk=use, rehearsal=rehearsal)
-    if use.fits:
+    if use.fits or plan.request.device is not None:  # the disk of another machine is not known
         return plan
     parts = {name.replace("_", " "): size for name, size in use.parts.items() if size}
     listed = ", ".join(f"{name} {show_size(size)}" for name, size in parts.items())
     existing = f", of which {show_size(use.existing_bytes)} exist" if use.existing_bytes else ""
-    broken = DOES_NOT_FIT_ON_DISK if plan.request.device is None else NOT_ON_THIS_DISK
-    found = broken.finding(
+    found = DOES_NOT_FIT_ON_DISK.finding(
         f"The run writes up to {show_size(use.predicted_bytes)} to {folder}, where "
         f"{show_size(use.free_bytes)} are free ({listed}{existing})."
     )

@@ -144,4 +144,5 @@ def test_the_disk_of_this_machine_is_not_that_of_the_device(
     monkeypatch.setattr(disk, "free_bytes", lambda folder: 1000)
     assert "SF860" in codes(plan_of(large, capsys, 1))
     elsewhere = plan_of([*large, "--device", "a100-80gb"], capsys)
-    assert "SF449" in codes(elsewhere)
+    assert "SF860" not in codes(elsewhere)
+    assert not elsewhere["disk"]["fits"]
