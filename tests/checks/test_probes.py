@@ -15,17 +15,6 @@ from surefit.plan.plan import Plan
 PROBE_CODES = {f"SF7{number:02}" for number in range(10)}
 
 
-class IgnoresTheMask(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-        return super().forward(inputs_embeds, torch.ones_like(attention_mask))
-
-
-class MixesRows(MeanPool):
-    def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-        logits = super().forward(inputs_embeds, attention_mask)
-        return logits - logits.mean(0)
-
-
 class Noisy(MeanPool):
     def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
         logits = super().forward(inputs_embeds, attention_mask)
@@ -72,14 +61,6 @@ class OwnLoss(Tokens):
         )
 
 
-class ShiftsTwice(OwnLoss):
-    shift = 2
-
-
-class NeverShifts(OwnLoss):
-    shift = 0
-
-
 def _codes(plan: Plan) -> set[str]:
     return {found.code for found in plan.findings} & PROBE_CODES
 
@@ -88,8 +69,6 @@ def _codes(plan: Plan) -> set[str]:
     ("module", "code"),
     [
         (MeanPool(), None),
-        (IgnoresTheMask(), "SF701"),
-        (MixesRows(), "SF702"),
         (Noisy(), "SF700"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else str(value),
@@ -109,8 +88,6 @@ def _token_rows() -> list[dict[str, list[int]]]:
         (Tokens(), None),
         (LooksAhead(), "SF703"),
         (OwnLoss(), None),
-        (ShiftsTwice(), "SF704"),
-        (NeverShifts(), "SF703"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else str(value),
 )

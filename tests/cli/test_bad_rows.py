@@ -67,17 +67,6 @@ def test_empty_rows_are_dropped_and_counted(
     assert note["where"]["row"] in (4, 9)
 
 
-def test_too_many_empty_rows_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [*echo_rows(4), *({"prompt": "", "completion": str(n)} for n in range(6))]
-    write_jsonl(folder / "most.jsonl", rows)
-    options = ["--data", "most.jsonl", "--model", "tiny:llama"]
-    code, plan = found_by_check(capsys, *options)
-    errors = [found["code"] for found in plan["findings"] if found["severity"] == "error"]
-    assert (code, errors) == (1, ["SF204"])
-    code, plan = found_by_check(capsys, *options, "--set", "max_dropped_share=0.6")
-    assert (code, plan["ledger"]["dropped_rows"]) == (0, {"empty": 6})
-
-
 @pytest.mark.parametrize("value", [[[1], [2, 3]], float("nan"), None, {"a": 1}])
 def test_inspecting_an_odd_row_gives_json(
     folder: Path, capsys: pytest.CaptureFixture[str], value: Any

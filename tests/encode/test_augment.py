@@ -55,24 +55,6 @@ def texts(plan: Plan, row: int) -> list[tuple[str, str]]:
 # Counting
 
 
-def test_thousand_rows_and_factor_three_are_675_steps_of_four() -> None:
-    plan = surefit.check(
-        data=task_rows(1000), model="tiny:qwen3", augmentation_factor=3, batch_size=4
-    )
-    assert plan.ok
-    assert plan.ledger is not None
-    ledger, store = plan.ledger, plan.job.train
-    assert (ledger.rows, ledger.train_rows, ledger.eval_rows) == (1000, 900, 100)
-    assert (ledger.train_views, len(store), len(plan.job.validation)) == (2700, 2700, 100)
-    assert ledger.used_rows == ledger.rows_learning_eos == 1000
-    assert plan.job.batches.steps_per_epoch == 675
-    assert plan.as_dict()["batches"]["count"] == 675
-    assert ledger.tokens == int(store.lengths.sum())
-    assert ledger.trained_tokens == int(store.num_targets.sum())
-    assert store.source_row.reshape(-1, 3).std(axis=1).max() == 0
-    assert store.copy.reshape(-1, 3).tolist() == [[0, 1, 2]] * 900
-
-
 def test_first_view_is_the_row_and_every_answer_stays() -> None:
     rows = task_rows(40)
     plan = surefit.check(data=rows, model="tiny:llama", augmentation_factor=4)
@@ -379,9 +361,3 @@ def test_what_cannot_be_augmented_is_refused(options: dict[str, Any], message: s
     asked = {"data": task_rows(9), "task": "sft", "model": "tiny:llama", "augmentation_factor": 2}
     with pytest.raises((UsageError, FindingError), match=message):
         surefit.check(**{**asked, **options})
-
-
-def test_changes_without_a_factor_are_a_warning() -> None:
-    plan = surefit.check(data=task_rows(9), model="tiny:llama", augment={"changes": ["case"]})
-    assert plan.ok
-    assert "SF289" in {found.code for found in plan.findings}

@@ -66,13 +66,3 @@ def test_texts_of_marks_alone_are_not_all_alike() -> None:
     rows = [{"text": "?" * n} for n in range(1, 9)] + [{"text": "A!"}, {"text": "a"}]
     hashes = hash_rows(open_table(rows), ["text"], fold=True)
     assert len(set(hashes.tolist())) == 9
-
-
-def test_rows_of_one_length_are_probed_in_pairs() -> None:
-    class SeesOthers(MeanPool):
-        def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
-            hidden = torch.tanh(self.body(inputs_embeds))
-            return self.head(hidden.mean(1) + hidden.mean((0, 1)))
-
-    rows = [{**row, "features": row["features"][:2]} for row in feature_rows(30)]
-    assert "SF702" in codes(surefit.check(data=rows, model=SeesOthers()))

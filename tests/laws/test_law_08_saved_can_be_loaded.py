@@ -63,6 +63,9 @@ def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
         assert torch.allclose(merged(ids).logits, trained, atol=1e-5)
         base = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "base")
         assert not torch.allclose(base(ids).logits, trained, atol=1e-3)
+        run.path.rename(tmp_path / "moved")
+        assert_same_weights(surefit.load(tmp_path / "moved"), run.module_object)
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
 
 
 def test_classifier_keeps_its_class_names(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification, PeftModel
+from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -165,32 +165,6 @@ def test_torch_encoder_layers_use_their_adapters_in_evaluation() -> None:
     with torch.no_grad():
         assert torch.allclose(module(steps), slow, atol=1e-6)
         assert torch.allclose(merge_adapters(module)(steps), slow, atol=1e-5)
-
-
-def test_adapter_folder_loads_in_plain_peft_and_merges(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=echo_rows(40), model="tiny:qwen3", output=str(tmp_path / "run"), **QUICK
-    )
-    assert run.plan["model"]["lora"]["alpha"] == 8
-    folder = tmp_path / "out"
-    assert command(["export", str(run.path), str(folder)]) == 0
-    assert command(["export", str(run.path), str(tmp_path / "merged"), "--merge"]) == 0
-    inputs = AutoTokenizer.from_pretrained(folder)("red blue\n", return_tensors="pt")
-    base = AutoModelForCausalLM.from_pretrained(folder / "base")
-    with torch.no_grad():
-        frozen = base(**inputs).logits
-        expected = surefit.load(run)(**inputs).logits
-        run.path.rename(tmp_path / "moved")
-        moved = surefit.load(tmp_path / "moved")
-        assert_same_weights(moved, run.module_object)
-        assert_close(moved(**inputs).logits, expected)
-        assert_close(PeftModel.from_pretrained(base, folder)(**inputs).logits, expected)
-        auto = AutoPeftModelForCausalLM.from_pretrained(folder)
-        assert_close(auto(**inputs).logits, expected)
-        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-        assert torch.allclose(merged(**inputs).logits, expected, atol=1e-5)
-    assert (expected - frozen).abs().max() > 1e-3
-    assert not (tmp_path / "merged" / "adapter_config.json").exists()
 
 
 @pytest.mark.slow

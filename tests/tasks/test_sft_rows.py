@@ -143,22 +143,6 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     assert shown == f"{written}Hi</s>Hello</s>"
 
 
-def test_overlong_policies() -> None:
-    rows = [{"messages": said("Hi", f"Hello {n}")} for n in range(9)]
-    rows.append({"messages": said("one " * 40, "1", "two " * 40, "two")})
-    options: dict[str, Any] = {"model": "tiny:llama", "eval_share": 0.0, "max_seq_length": 30}
-    plan = surefit.check(data=rows, overlong="truncate", **options)
-    assert plan.ledger is not None
-    assert (plan.ledger.truncated_rows, plan.ledger.dropped_rows) == (1, {})
-    assert plan.ledger.rows_learning_eos == 10
-    plan = surefit.check(data=rows, overlong="drop", **options)
-    assert plan.ledger is not None
-    assert plan.ledger.dropped_rows == {"overlong": 1}
-    assert [f.where["row"] for f in plan.findings if f.code == "SF279"] == [9]
-    plan = surefit.check(data=rows, overlong="error", **options)
-    assert [f.where["row"] for f in plan.findings if f.severity == "error"] == [9]
-
-
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small untrained Llama with a tokenizer that has a chat template; eos is not its end."""
