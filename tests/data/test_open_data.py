@@ -59,13 +59,6 @@ def test_npy_files_of_different_ranks_are_columns(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows[3]["X"], RAGGED[3])
 
 
-def test_missing_path_and_unknown_ending_are_the_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There is no file or folder"):
-        open_table(tmp_path / "nope.jsonl")
-    with pytest.raises(UsageError, match=r"has the ending '.xlsx'; expected .jsonl, "):
-        open_table(written(tmp_path / "a.xlsx", b"PK\0"))
-
-
 def test_list_of_dicts_with_arrays(tmp_path: Path) -> None:
     rows = [
         {"features": None, "label": 0},

@@ -279,12 +279,6 @@ def test_templates_of_ours(name: str) -> None:
     assert learned(tokens, tokenizer) == [f"{answer}</s>" for answer in ANSWERS]
 
 
-def test_plain_is_prompt_break_answer_eos() -> None:
-    tokenizer = chat_tokenizer("mistral")
-    ids = coder_for(tokenizer, "plain").tokenize(said("Hi", "Hello")).ids
-    assert tokenizer.decode(ids) == "<s>Hi\nHello</s>"
-
-
 def test_alpaca_tells_instruction_and_input_apart() -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
     messages = said("Add.\n1 2", "3")
@@ -303,24 +297,11 @@ def test_marks_in_the_data_do_not_confuse() -> None:
         coder_for(tokenizer).tokenize(said(text + "\ufdec\ufded\ufdee", "b"))
 
 
-REFUSED = {
-    "no answer": ("{% for m in messages %}{{ m.role }}{% endfor %}", "SF275"),
-    "answers in capitals": (
-        "{% for m in messages %}{{ m.content | upper }}{{ eos_token }}{% endfor %}",
-        "SF275",
-    ),
-    "no Jinja": ("{% for m in %}", "SF274"),
-    "forbidden": ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "SF274"),
-    "fails": ("{{ raise_exception('never') }}", "SF274"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_template_that_cannot_be_used(name: str) -> None:
-    text, code = REFUSED[name]
+def test_template_that_writes_no_answer_cannot_be_used() -> None:
+    text = "{% for m in messages %}{{ m.role }}{% endfor %}"
     with pytest.raises(FindingError) as caught:
         fit_template(text, chat_tokenizer("chatml"), [])
-    assert [found.code for found in caught.value.findings] == [code]
+    assert [found.code for found in caught.value.findings] == ["SF275"]
 
 
 def test_unknown_template_names_the_known_ones() -> None:

@@ -37,6 +37,7 @@ def axis(*sizes: int) -> Axis:
     return Axis(min(sizes), max(sizes), math.gcd(*sizes), 1 / len(sizes))
 
 
+TURNED = FeatureLayout(transposed=True)
 PLANNED: dict[str, tuple[RowShape, Hints, FeatureLayout, list[str]]] = {
     "as it should be": (fixed_shape(20, 271), SEED, FeatureLayout(), []),
     "another width": (fixed_shape(999, 4000), SEED, FeatureLayout(), []),
@@ -59,36 +60,11 @@ PLANNED: dict[str, tuple[RowShape, Hints, FeatureLayout, list[str]]] = {
         FeatureLayout(width=7),
         ["SF420"],
     ),
-    "transposed by vocab_size": (
-        fixed_shape(271, 20),
-        SEED,
-        FeatureLayout(transposed=True),
-        ["SF422"],
-    ),
-    "transposed by training": (
-        fixed_shape(6, 100),
-        Hints(trained=6),
-        FeatureLayout(transposed=True),
-        ["SF422"],
-    ),
-    "transposed by width": (
-        fixed_shape(6, 100),
-        Hints(width=6),
-        FeatureLayout(transposed=True),
-        ["SF422"],
-    ),
-    "transposed by steps": (
-        fixed_shape(6, 100),
-        Hints(steps=100),
-        FeatureLayout(transposed=True),
-        ["SF422"],
-    ),
-    "transposed and ragged": (
-        RowShape((axis(12), axis(7, 29))),
-        Hints(),
-        FeatureLayout(transposed=True),
-        ["SF422"],
-    ),
+    "transposed by vocab_size": (fixed_shape(271, 20), SEED, TURNED, ["SF422"]),
+    "transposed by training": (fixed_shape(6, 100), Hints(trained=6), TURNED, ["SF422"]),
+    "transposed by width": (fixed_shape(6, 100), Hints(width=6), TURNED, ["SF422"]),
+    "transposed by steps": (fixed_shape(6, 100), Hints(steps=100), TURNED, ["SF422"]),
+    "transposed and ragged": (RowShape((axis(12), axis(7, 29))), Hints(), TURNED, ["SF422"]),
     "ragged": (RowShape((axis(7, 29), axis(12))), Hints(), FeatureLayout(), []),
     "hidden_size is no reason to turn": (fixed_shape(256, 64), SEED, FeatureLayout(), []),
     "one odd row is no reason to turn": (

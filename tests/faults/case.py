@@ -99,6 +99,12 @@ class Case:
             (folder / f"case_{self.slug}.py").write_text(self.module, encoding="utf-8")
 
 
+def evaluated(name: str, code: str | None, train: Any, validation: Any, **more: Any) -> Case:
+    """Texts with classes, and a file of validation rows."""
+    files = {"a.jsonl": train, "e.jsonl": validation}
+    return Case(name, code, files, "tiny:bert", "--eval-data e.jsonl", **more)
+
+
 def _given(option: str, value: str) -> list[str]:
     return [part for one in value.split() for part in (option, one)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from builders import echo_rows, sentiment_rows
 from chats import said
-from faults.case import Case, Chat
+from faults.case import Case, Chat, evaluated
 from faults.dialogues import chats
 from faults.files import CSV, GOOD
 from faults.labels import tagged, texts
@@ -186,12 +186,8 @@ CASES = [
         BERT,
     ),
     Case("rows that repeat", None, texts() * 2, BERT, also=("SF214",)),
-    Case(
-        "one row to evaluate on",
-        None,
-        {"a.jsonl": texts(), "e.jsonl": [{"text": "moon good one", "label": "good"}]},
-        BERT,
-        "--eval-data e.jsonl",
+    evaluated(
+        "one row to evaluate on", None, texts(), [{"text": "moon good one", "label": "good"}]
     ),
     Case("four rows", None, echo_rows(4)),
     Case("batch larger than the data", None, echo_rows(20), options="--batch-size 64"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import sentiment_rows
-from faults.case import Case, Chat
+from faults.case import Case, Chat, evaluated
 
 NAN = float("nan")
 
@@ -107,49 +107,32 @@ LABELS = [
     Case(
         "label of another type in one row", "SF103", texts(9, label=1), BERT, row=9, column="label"
     ),
-    Case(
+    evaluated(
         "label in evaluation only",
         "SF206",
-        {
-            "a.jsonl": texts(),
-            "e.jsonl": [*sentiment_rows(5, seed=1), {"text": "sun new", "label": "odd"}],
-        },
-        BERT,
-        "--eval-data e.jsonl",
+        texts(),
+        [*sentiment_rows(5, seed=1), {"text": "sun new", "label": "odd"}],
         row=5,
     ),
-    Case(
+    evaluated(
         "evaluation rows that are training rows",
         "SF210",
-        {
-            "a.jsonl": texts(),
-            "e.jsonl": [{"text": "fresh one", "label": "bad"}, texts()[3], texts()[4]],
-        },
-        BERT,
-        "--eval-data e.jsonl",
+        texts(),
+        [{"text": "fresh one", "label": "bad"}, texts()[3], texts()[4]],
         row=1,
     ),
-    Case(
+    evaluated(
         "evaluation rows alike but for case",
         "SF210",
-        {
-            "a.jsonl": texts(3, text="Red cat sun good"),
-            "e.jsonl": [
-                {"text": "red  cat sun GOOD!", "label": texts()[3]["label"]},
-                texts(2, text="new here")[2],
-            ],
-        },
-        BERT,
-        "--eval-data e.jsonl",
+        texts(3, text="Red cat sun good"),
+        [
+            {"text": "red  cat sun GOOD!", "label": texts()[3]["label"]},
+            texts(2, text="new here")[2],
+        ],
         row=0,
     ),
-    Case(
-        "evaluation data without the label",
-        "SF202",
-        {"a.jsonl": texts(), "e.jsonl": [{"text": "a"}]},
-        BERT,
-        "--eval-data e.jsonl",
-        column="label",
+    evaluated(
+        "evaluation data without the label", "SF202", texts(), [{"text": "a"}], column="label"
     ),
     Case(
         "column that is not there",

@@ -9,7 +9,7 @@ import numpy as np
 from pictures import draw
 
 from builders import WORDS
-from faults.case import Case
+from faults.case import Case, evaluated
 
 BERT = "tiny:bert"
 MLP = "tiny:mlp"
@@ -107,12 +107,11 @@ FILES = [
 ]
 
 LEAKS = [
-    Case(
+    evaluated(
         "validation rows with one word changed",
         "SF180",
-        {"a.jsonl": prose(60), "e.jsonl": [*prose(20, 1), *map(retold, prose(60)[:6])]},
-        BERT,
-        "--eval-data e.jsonl",
+        prose(60),
+        [*prose(20, 1), *map(retold, prose(60)[:6])],
         row=20,
     ),
     Case(

@@ -77,6 +77,17 @@ def own(name: str, code: str | None, module: str, **more: Any) -> Case:
     return Case(name, code, DATA, module=module, **more)
 
 
+def weighted(name: str, code: str, weights: Any) -> Case:
+    """A column that forward names, as a function of the row's number; row 7 of it is odd."""
+    rows = [
+        {"features": [[1.0, 2.0, 3.0, n + 0.5]] * 2, "weights": weights(n), "label": n % 3}
+        for n in range(30)
+    ]
+    module = net("attention_mask):", "attention_mask, weights):")
+    options = "--set eval_share=0"
+    return Case(name, code, rows, module=module, options=options, row=7, column="weights")
+
+
 CASES = [
     own("too few outputs", "SF303", net(MAKE, "return Net(2)"), row=2),
     own("one output for three classes", "SF303", net(MAKE, "return Net(1)"), row=1),
@@ -210,38 +221,10 @@ CASES = [
         ),
         options="--lora-r 4",
     ),
-    Case(
-        "custom column with a missing value",
-        "SF207",
-        [
-            {
-                "features": [[1.0, 2.0, 3.0, n + 0.5]] * 2,
-                "weights": [1.0, None if n == 7 else 2.0],
-                "label": n % 3,
-            }
-            for n in range(30)
-        ],
-        module=net("attention_mask):", "attention_mask, weights):"),
-        options="--set eval_share=0",
-        row=7,
-        column="weights",
+    weighted(
+        "custom column with a missing value", "SF207", lambda n: [1.0, None if n == 7 else 2.0]
     ),
-    Case(
-        "custom column nested unevenly",
-        "SF208",
-        [
-            {
-                "features": [[1.0, 2.0, 3.0, n + 0.5]] * 2,
-                "weights": [[1.0], [2.0] * (1 + (n == 7))],
-                "label": n % 3,
-            }
-            for n in range(30)
-        ],
-        module=net("attention_mask):", "attention_mask, weights):"),
-        options="--set eval_share=0",
-        row=7,
-        column="weights",
-    ),
+    weighted("custom column nested unevenly", "SF208", lambda n: [[1.0], [2.0] * (1 + (n == 7))]),
     Case(
         "column of text that forward names",
         "SF301",

@@ -68,31 +68,18 @@ def pictures(**more: Any) -> dict[str, Any]:
 ALL = "--set eval_share=0"
 NOISE = np.random.default_rng(1).uniform(0, 1, (8, 8)).astype(np.float32)
 IDS = np.random.default_rng(0).integers(0, 90_000, (30, 12))
+
+
+def odd_row(name: str, code: str, features: Any) -> Case:
+    """Feature rows, row 21 of which is odd."""
+    rows = steps(21, features=features)
+    return Case(name, code, rows, module=NET, row=21, column="features")
+
+
 FEATURES = [
-    Case(
-        "row of another width",
-        "SF208",
-        steps(21, features=[[1.0, 2.0, 3.0]]),
-        module=NET,
-        row=21,
-        column="features",
-    ),
-    Case(
-        "step that is missing",
-        "SF208",
-        steps(21, features=[[1.0, 2.0, 3.0, 4.0], None]),
-        module=NET,
-        row=21,
-        column="features",
-    ),
-    Case(
-        "value missing in a step",
-        "SF207",
-        steps(21, features=[[1.0, 2.0, None, 4.0]]),
-        module=NET,
-        row=21,
-        column="features",
-    ),
+    odd_row("row of another width", "SF208", [[1.0, 2.0, 3.0]]),
+    odd_row("step that is missing", "SF208", [[1.0, 2.0, 3.0, 4.0], None]),
+    odd_row("value missing in a step", "SF207", [[1.0, 2.0, None, 4.0]]),
     Case(
         "features that are not a number",
         "SF207",

@@ -10,7 +10,7 @@ from pictures import draw
 from PIL import Image
 
 from builders import sentiment_rows
-from faults.case import Case
+from faults.case import Case, evaluated
 from faults.misread import BERT, MLP, measured, prose
 
 VIT = "tiny:vit"
@@ -53,6 +53,11 @@ def said_by(count: int, speakers: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def grouped(name: str, code: str, files: Any, options: str = "") -> Case:
+    """Texts that are split by patient."""
+    return Case(name, code, files, BERT, f"{options}--set split.by=patient", column="patient")
+
+
 CASES = [
     Case(
         "only validation and test files",
@@ -68,53 +73,29 @@ CASES = [
         BERT,
         data="train.jsonl test.jsonl",
     ),
-    Case(
+    evaluated(
         "class without validation rows",
         "SF185",
-        {
-            "a.jsonl": sentiment_rows(60),
-            "e.jsonl": [row for row in prose(80, 3) if row["label"] == "bad"],
-        },
-        BERT,
-        "--eval-data e.jsonl",
+        sentiment_rows(60),
+        [row for row in prose(80, 3) if row["label"] == "bad"],
     ),
-    Case(
+    evaluated(
         "classes with other shares in validation",
         "SF185",
-        {
-            "a.jsonl": prose(80),
-            "e.jsonl": [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
-        },
-        BERT,
-        "--eval-data e.jsonl",
+        prose(80),
+        [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
     ),
-    Case(
+    grouped(
         "groups in both sets",
         "SF188",
         {
             "a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(40))],
             "e.jsonl": [{**row, "patient": 5 + n % 9} for n, row in enumerate(prose(30, 1))],
         },
-        BERT,
-        "--eval-data e.jsonl --set split.by=patient",
-        column="patient",
+        "--eval-data e.jsonl ",
     ),
-    Case(
-        "one group only",
-        "SF186",
-        [{**row, "patient": 1} for row in prose(30)],
-        BERT,
-        "--set split.by=patient",
-        column="patient",
-    ),
-    Case(
-        "groups by a column that is not there",
-        "SF202",
-        prose(30),
-        BERT,
-        "--set split.by=patient",
-        column="patient",
-    ),
+    grouped("one group only", "SF186", [{**row, "patient": 1} for row in prose(30)]),
+    grouped("groups by a column that is not there", "SF202", prose(30)),
     Case(
         "class folders of validation and test images",
         "SF170",
@@ -143,14 +124,7 @@ CASES = [
         "--eval-data e",
         data="d",
     ),
-    Case(
-        "groups that no row has",
-        "SF186",
-        [{**row, "patient": None} for row in prose(30)],
-        BERT,
-        "--set split.by=patient",
-        column="patient",
-    ),
+    grouped("groups that no row has", "SF186", [{**row, "patient": None} for row in prose(30)]),
     Case(
         "groups written as numbers and as text",
         "SF188",
@@ -188,13 +162,7 @@ HEALTHY = [
         data="d",
         also=("has official splits",),
     ),
-    Case(
-        "few validation rows of few classes",
-        None,
-        {"a.jsonl": prose(60), "e.jsonl": prose(12, 5)},
-        BERT,
-        "--eval-data e.jsonl",
-    ),
+    evaluated("few validation rows of few classes", None, prose(60), prose(12, 5)),
     Case(
         "rows split by group",
         None,

@@ -67,61 +67,52 @@ def tokenized(name: str, code: str, rows: Any, **more: Any) -> Case:
     return Case(name, code, rows, options=LONG, **more)
 
 
+def labelled(
+    name: str, code: str, rows: Any, options: str = ALL, row: int | None = 0, **more: Any
+) -> Case:
+    """Tokenized rows with labels, all of them trained on, the first of which is at fault."""
+    return Case(name, code, rows, options=options, row=row, **more)
+
+
 LABELS = [
-    Case(
+    labelled(
         "labels shifted already",
         "SF150",
         answers(labels=lambda ids: [*ids[1:], -100]),
-        options=ALL,
-        row=0,
         column="labels",
     ),
-    Case(
+    labelled(
         "labels shifted already, prompts masked",
         "SF150",
         {"a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[2:], -100]), "tok": Chat("chatml")},
         options=TOK,
-        row=0,
     ),
-    Case(
-        "labels shifted the other way",
-        "SF150",
-        answers(labels=lambda ids: [-100, *ids[:-1]]),
-        options=ALL,
-        row=0,
+    labelled(
+        "labels shifted the other way", "SF150", answers(labels=lambda ids: [-100, *ids[:-1]])
     ),
-    Case(
+    labelled(
         "labels of another text",
         "SF156",
         answers(labels=lambda ids: [-100, -100, 30, 31, 32]),
-        options=ALL,
-        row=0,
         column="labels",
     ),
-    Case(
-        "labels of another text in one row",
-        "SF156",
-        tokens(8, [5, 6, 7], [-100, 9, 8]),
-        options=ALL,
-        row=8,
+    labelled(
+        "labels of another text in one row", "SF156", tokens(8, [5, 6, 7], [-100, 9, 8]), row=8
     ),
-    Case("labels on padding", "SF151", filled(12, 0), options=ALL, row=0),
-    Case(
+    labelled("labels on padding", "SF151", filled(12, 0)),
+    labelled(
         "labels on padding that is eos",
         "SF151",
         {"a.jsonl": filled(12, EOS), "tok": Chat("chatml")},
         options=TOK,
-        row=0,
     ),
-    Case(
+    labelled(
         "labels of tokens with a mask of 0",
         "SF152",
         [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()],
-        options=ALL,
-        row=0,
         column="labels",
     ),
-    Case(
+    labelled(
         "attention_mask used as the mask of the loss",
         "SF152",
         {
@@ -131,20 +122,17 @@ LABELS = [
                 "attention_mask": np.array([[0, 0, 1, 1, 1]] * len(TEXTS)),
             }
         },
-        options=ALL,
-        row=0,
         column="labels",
     ),
-    Case("labels on padding with a mask of 0", "SF153", filled(12, 0, mask=True), options=ALL),
-    Case("labels on padding on the left", "SF153", {"a.npz": LEFT}, options=ALL),
-    Case(
+    labelled("labels on padding with a mask of 0", "SF153", filled(12, 0, mask=True), row=None),
+    labelled("labels on padding on the left", "SF153", {"a.npz": LEFT}, row=None),
+    labelled(
         "answers without their end",
         "SF155",
         {"a.jsonl": answers(), "tok": Chat("chatml")},
         options=TOK,
-        row=0,
     ),
-    Case(
+    labelled(
         "end of every answer masked",
         "SF154",
         {
@@ -152,8 +140,9 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=TOK,
+        row=None,
     ),
-    Case(
+    labelled(
         "ends masked as if they were padding",
         "SF154",
         {
@@ -168,9 +157,8 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=TOK,
-        row=0,
     ),
-    Case(
+    labelled(
         "texts of one length by padding without their end",
         "SF155",
         {
@@ -181,9 +169,8 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=TOK,
-        row=0,
     ),
-    Case(
+    labelled(
         "texts without their end",
         "SF155",
         {
@@ -191,6 +178,7 @@ LABELS = [
             "tok": Chat("chatml"),
         },
         options=f"--task causal-lm {TOK}",
+        row=None,
     ),
 ]
 CASES = [

@@ -151,15 +151,6 @@ def test_where_both_work_the_rows_decide() -> None:
     assert not layout(ROWS, model, features={"width": 4})["vector"]
 
 
-def test_a_row_of_another_size_is_named() -> None:
-    rows = [{"x": row.tolist(), "y": int(y)} for row, y in zip(VECTORS[:60], CLASSES, strict=False)]
-    rows[41] = {"x": [1.0, 2.0, 3.0], "y": 0}
-    plan = surefit.check(data=rows, model=mlp(2))
-    (found,) = [found for found in plan.findings if found.severity == "error"]
-    assert (found.code, found.where["row"]) == ("SF208", 41)
-    assert "3 values; expected a vector of 8" in found.message
-
-
 def test_values_of_vectors_are_checked_as_those_of_sequences() -> None:
     x = VECTORS[:60].copy()
     x[:, 3] = 2.5

@@ -16,9 +16,7 @@ from builders import (
     echo_rows,
     feature_rows,
     learn,
-    save_ragged,
     sentiment_rows,
-    write_module,
 )
 from surefit.cli import run as command
 
@@ -48,19 +46,6 @@ def test_text_classification_learns_the_deciding_word(
     assert [answer["prediction"] for answer in answers] == ["good", None, "bad"]
     assert [answer["row"] for answer in answers] == [0, 1, 2]
     assert answers[1]["skipped"] == "empty"
-
-
-def test_feature_classification_learns_the_largest_channel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_ragged(tmp_path / "train.npz", feature_rows(300))
-    save_ragged(tmp_path / "test.npz", feature_rows(60, seed=9))
-    model = write_module(tmp_path, "known")
-    run = learn(tmp_path, "train.npz", model, epochs=15, lr=1e-2)
-    metrics = surefit.evaluate(run, "test.npz")
-    assert metrics["accuracy"] > 0.95
-    assert metrics["macro_f1"] > 0.95
 
 
 def test_own_task_in_a_few_lines(tmp_path: Path) -> None:

@@ -69,13 +69,6 @@ def test_pairs_of_texts(tmp_path: Path) -> None:
     assert surefit.predict(run, [row])[0]["prediction"] == "bad"
 
 
-def test_pairs_keep_their_texts_apart(tmp_path: Path) -> None:
-    plan = surefit.check(data=pair_rows(30), model="tiny:bert")
-    assert plan.job is not None
-    encoder, row = plan.job.pipeline.encoder, plan.job.train.row(0)
-    assert encoder.tokenizer.eos_token_id in row["input_ids"].tolist()[1:-1]
-
-
 @pytest.fixture
 def wordpiece(tmp_path: Path) -> str:
     """A BERT tokenizer of a few words, which marks the two texts of a pair."""

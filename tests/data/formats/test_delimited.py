@@ -10,7 +10,6 @@ import pytest
 
 import surefit
 from opening import fault_of, notes_of, rows_of, written
-from surefit.config import make_config
 from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.findings import Finding
@@ -91,11 +90,6 @@ def test_index_column_of_pandas(tmp_path: Path) -> None:
     assert "is called index" in notes_of(path)[0][1]
 
 
-def test_names_must_differ() -> None:
-    with pytest.raises(UsageError, match="must be distinct"):
-        make_config({"read.names": ["a", "a"]})
-
-
 def test_given_names_overrule(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "ham\tgo\nham\tstay\n")
     assert rows_of(path, names=("kind", "words"))[0] == {"kind": "ham", "words": "go"}
@@ -132,11 +126,6 @@ def test_million_columns_give_a_message(tmp_path: Path, first: str) -> None:
     found = fault_of(path)
     assert (found.code, found.where) == ("SF110", {"file": str(path), "line": 1})
     assert "has 1000000 columns" in found.message
-
-
-def test_million_keys_give_a_message(tmp_path: Path) -> None:
-    keys = ",".join(f'"k{place}":1' for place in range(200_000))
-    assert fault_of(written(tmp_path / "a.jsonl", f"{{{keys}}}\n")).code == "SF110"
 
 
 NUM_ROWS = 60
