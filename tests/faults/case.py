@@ -99,10 +99,25 @@ class Case:
             (folder / f"case_{self.slug}.py").write_text(self.module, encoding="utf-8")
 
 
+def for_bert(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+    """A case whose model is a tiny BERT."""
+    return Case(name, code, files, "tiny:bert", options, **more)
+
+
+def for_vit(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+    """A case whose model is a tiny ViT."""
+    return Case(name, code, files, "tiny:vit", options, **more)
+
+
+def for_mlp(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+    """A case whose model is a tiny MLP."""
+    return Case(name, code, files, "tiny:mlp", options, **more)
+
+
 def evaluated(name: str, code: str | None, train: Any, validation: Any, **more: Any) -> Case:
     """Texts with classes, and a file of validation rows."""
     files = {"a.jsonl": train, "e.jsonl": validation}
-    return Case(name, code, files, "tiny:bert", "--eval-data e.jsonl", **more)
+    return for_bert(name, code, files, "--eval-data e.jsonl", **more)
 
 
 def _given(option: str, value: str) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from faults.case import Case
+from faults.case import Case, for_bert, for_mlp
 
 ALL = "--set eval_share=0"
-BERT = "tiny:bert"
 Row = dict[str, Any]
 
 
@@ -168,11 +167,10 @@ CASES = [
         "SF133",
         rows(lambda n, q, a: {"instruction": q, "input": a}),
     ),
-    Case(
+    for_bert(
         "title and summary beside the text",
         "SF134",
         classed(title=lambda n: f"The news of day {n}", summary=lambda n: f"On day {n} it rained."),
-        BERT,
         column="title",
     ),
     Case(
@@ -206,13 +204,12 @@ CASES = [
             }
         ),
     ),
-    Case(
+    for_bert(
         "column of training and test rows",
         "SF138",
         classed(split=lambda n: ("train", "test")[n % 3 == 0]),
-        BERT,
     ),
-    Case(
+    for_mlp(
         "table with training and test rows",
         "SF138",
         {
@@ -221,7 +218,6 @@ CASES = [
                 f"{n * 7 % 31},{('train', 'dev')[n % 4 == 0]},{'ab'[n % 2]}\n" for n in range(60)
             )
         },
-        "tiny:mlp",
     ),
     Case(
         "files of texts and of tokens",
@@ -254,15 +250,14 @@ CASES = [
         asked(response=lambda n: f"My reply is number {n}."),
         column="response",
     ),
-    Case(
+    for_bert(
         "two columns of classes",
         "SF142",
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}),
-        BERT,
         column="sentiment",
     ),
     Case("weights of rows", "SF139", asked(weight=lambda n: 1 + n % 3)),
-    Case("weights of samples", "SF139", classed(sample_weight=lambda n: n / 10), BERT),
+    for_bert("weights of samples", "SF139", classed(sample_weight=lambda n: n / 10)),
 ]
 
 HEALTHY = [
@@ -292,29 +287,26 @@ HEALTHY = [
         options="--eval-data e.jsonl",
         also=("SF140",),
     ),
-    Case(
+    for_bert(
         "texts under two names",
         None,
         {
             "a.jsonl": classed(),
             "b.jsonl": [{"sentence": f"Day {n} is nice", "label": "ab"[n % 2]} for n in range(20)],
         },
-        BERT,
         data="a.jsonl b.jsonl",
         also=("SF140",),
     ),
-    Case(
+    for_bert(
         "one of two columns of classes, named",
         None,
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}),
-        BERT,
         "--set columns.label=category",
     ),
-    Case(
+    for_bert(
         "classes with their names",
         None,
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "intent": ("go", "no")[n % 2]}),
-        BERT,
     ),
     Case("captions of images", None, asked(image_caption=lambda n: f"A house with {n} doors")),
     Case("answers that are all good", None, asked(label=lambda n: True)),
@@ -346,7 +338,7 @@ HEALTHY = [
             }
         ),
     ),
-    Case(
+    for_bert(
         "texts with metadata",
         None,
         classed(
@@ -356,13 +348,11 @@ HEALTHY = [
             label_text=lambda n: ("bad", "good")[n % 2],
             file=lambda n: f"texts/{n}.txt",
         ),
-        BERT,
     ),
-    Case(
+    for_bert(
         "score as the target",
         None,
         rows(lambda n, q, a: {"text": f"{q} {a}", "score": n * 0.37 % 5}),
-        BERT,
     ),
     Case(
         "prompts as text on purpose",
@@ -370,13 +360,12 @@ HEALTHY = [
         rows(lambda n, q, a: {"prompt": q}),
         options="--task causal-lm --set columns.text=prompt",
     ),
-    Case(
+    for_mlp(
         "weight as a feature",
         None,
         {
             "a.csv": "weight,height,label\n"
             + "".join(f"{n * 7 % 31},{n * 11 % 23},{'ab'[n % 2]}\n" for n in range(60))
         },
-        "tiny:mlp",
     ),
 ]

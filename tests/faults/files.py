@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from builders import echo_rows, sentiment_rows
-from faults.case import Case
+from faults.case import Case, for_bert
 from tar_files import tar_of
 
 LINES = [json.dumps(row) + "\n" for row in echo_rows(20)]
@@ -98,7 +98,7 @@ CASES = [
     Case("row with a cell too many", "SF102", {"a.csv": CSV + "a,b,c\n"}, line=32, process=True),
     Case("quote that is never closed", "SF102", {"a.csv": CSV + '"a b,good\nb,bad\n'}),
     Case("two columns of one name", "SF102", {"a.csv": CSV.replace("text,label", "text,text")}),
-    Case("bytes of zero in a table", "SF105", {"a.csv": CSV + "a\0b,good\n"}, "tiny:bert"),
+    for_bert("bytes of zero in a table", "SF105", {"a.csv": CSV + "a\0b,good\n"}),
     Case("wrong delimiter", "SF217", {"a.csv": CSV}, options="--set read.delimiter=';'"),
     Case("gzip cut short", "SF102", {"a.jsonl.gz": gzip.compress(GOOD.encode())[:-20]}),
     Case("array cut short", "SF102", {"a.npy": npy(ARRAY)[:-100]}, process=True),
@@ -109,19 +109,11 @@ CASES = [
     Case("pickled array", "SF104", {"a.npy": npy(OBJECTS)}, process=True),
     Case("pickled member of an archive", "SF104", {"a.npz": npz(features=OBJECTS)}),
     Case("pickle named as torch file", "SF104", {"a.pt": pickle.dumps([1, {"a": 2}])}),
-    Case(
-        "text in Windows-1252",
-        "SF111",
-        {"a.csv": (CSV + "café – naïve,good\n").encode("cp1252")},
-        "tiny:bert",
+    for_bert(
+        "text in Windows-1252", "SF111", {"a.csv": (CSV + "café – naïve,good\n").encode("cp1252")}
     ),
-    Case(
-        "text in no encoding",
-        "SF105",
-        {"a.csv": CSV.encode() + b"\x81\x8d\xff\xfe,good\n"},
-        "tiny:bert",
-    ),
-    Case("text in UTF-16 without a mark", "SF105", {"a.csv": CSV.encode("utf-16-le")}, "tiny:bert"),
+    for_bert("text in no encoding", "SF105", {"a.csv": CSV.encode() + b"\x81\x8d\xff\xfe,good\n"}),
+    for_bert("text in UTF-16 without a mark", "SF105", {"a.csv": CSV.encode("utf-16-le")}),
     Case(
         "a row that is not UTF-8",
         "SF273",
@@ -177,14 +169,13 @@ CASES = [
         {"d/a.npy": ARRAY, "d/b.npy": npy(ARRAY)[:-100]},
         data="d",
     ),
-    Case(
+    for_bert(
         "a damaged file is to be skipped",
         "SF430",
         {
             "d/a.npz": {"features": ARRAY, "label": np.arange(30) % 3},
             "d/b.npz": npz(features=ARRAY, label=np.arange(30) % 3)[:-100],
         },
-        "tiny:bert",
         "--set on_bad_file=skip",
         data="d",
     ),

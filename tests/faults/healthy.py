@@ -8,13 +8,12 @@ from typing import Any
 
 from builders import echo_rows, sentiment_rows
 from chats import said
-from faults.case import Case, Chat, evaluated
+from faults.case import Case, Chat, evaluated, for_bert, for_mlp
 from faults.dialogues import chats
 from faults.files import CSV, GOOD
 from faults.labels import tagged, texts
 from faults.tokens import tokens
 
-BERT = "tiny:bert"
 TEXTS = [row["text"] for row in sentiment_rows(30)]
 
 
@@ -33,19 +32,17 @@ TABLE = [
 ]
 CONLL = "".join(f"w{n} B-X\nb O\n\n" for n in range(20))
 CASES = [
-    Case(
+    for_bert(
         "most rows dropped, which is accepted",
         None,
         [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())],
-        BERT,
         "--set eval_share=0.3 --set accept=[SF204]",
         also=("SF204",),
     ),
-    Case(
+    for_mlp(
         "target given away, which is accepted",
         None,
         [{**row, "total": row["price"] * 2} for row in TABLE],
-        "tiny:mlp",
         "--set columns.label=price --set accept=[SF232]",
         also=("SF232",),
     ),
@@ -71,10 +68,10 @@ CASES = [
         [{"prompt": f"null {n}", "completion": ("nan", "None")[n % 2]} for n in range(20)],
     ),
     Case("lines that end as on Windows", None, GOOD.replace("\n", "\r\n")),
-    Case("table that ends lines as on Windows", None, {"a.csv": CSV.replace("\n", "\r\n")}, BERT),
-    Case("table with a byte order mark", None, {"a.csv": "\ufeff" + CSV}, BERT),
+    for_bert("table that ends lines as on Windows", None, {"a.csv": CSV.replace("\n", "\r\n")}),
+    for_bert("table with a byte order mark", None, {"a.csv": "\ufeff" + CSV}),
     Case("lines with a byte order mark", None, "\ufeff" + GOOD),
-    Case("text in UTF-16 with a mark", None, {"a.csv": CSV.encode("utf-16")}, BERT),
+    for_bert("text in UTF-16 with a mark", None, {"a.csv": CSV.encode("utf-16")}),
     Case("no end of the last line", None, GOOD.rstrip("\n")),
     Case("blank lines between", None, GOOD.replace("\n", "\n\n")),
     Case(
@@ -82,44 +79,38 @@ CASES = [
         None,
         {"a.csv": "prompt,answer\n" + "".join(f"{n} + 1,{n + 1}\n" for n in range(30)) + "x,y\n"},
     ),
-    Case(
+    for_mlp(
         "codes with leading zeros in a table",
         None,
         {
             "a.csv": "code,size,label\n"
             + "".join(f"{n * 371 % 10000:04d},{n * 13 % 29},{'ab'[n % 2]}\n" for n in range(60))
         },
-        "tiny:mlp",
     ),
     Case("gzip", None, {"a.jsonl.gz": echo_rows(20)}),
     Case(
         "gzip in two parts", None, {"a.jsonl.gz": gzip.compress(GOOD.encode()) * 2}, also=("SF214",)
     ),
     Case("plain text named as gzip", None, {"a.jsonl.gz": GOOD}),
-    Case(
-        "table parted by semicolons", None, {"a.csv": CSV.replace(",", ";")}, BERT, also=("a.csv",)
-    ),
-    Case(
+    for_bert("table parted by semicolons", None, {"a.csv": CSV.replace(",", ";")}, also=("a.csv",)),
+    for_bert(
         "table without a header",
         None,
         {"a.tsv": "".join(f"{r['text']}\t{n % 2}\n" for n, r in enumerate(texts()))},
-        BERT,
         also=("a.csv",),
     ),
-    Case(
+    for_bert(
         "line breaks in cells",
         None,
         {"a.csv": "text,label\n" + "".join(f'"a\nb {n}",{"xy"[n % 2]}\n' for n in range(20))},
-        BERT,
     ),
-    Case(
+    for_bert(
         "quotes in cells",
         None,
         {
             "a.csv": "text,label\n"
             + "".join(f'"say ""{n}"" now",{"xy"[n % 2]}\n' for n in range(20))
         },
-        BERT,
     ),
     Case(
         "column of commas parted by tabs",
@@ -128,11 +119,10 @@ CASES = [
         options="--set read.delimiter=tab",
     ),
     Case("one list of objects", None, {"a.json": json.dumps(echo_rows(20))}),
-    Case(
+    for_bert(
         "one object of columns",
         None,
         {"a.json": json.dumps({"text": TEXTS, "label": [n % 2 for n in range(30)]})},
-        BERT,
     ),
     Case("rows below a key", None, {"a.json": json.dumps({"version": 1, "data": echo_rows(20)})}),
     Case(
@@ -151,49 +141,43 @@ CASES = [
         "tiny:t5",
         data="a.txt b.txt",
     ),
-    Case(
+    for_bert(
         "names with spaces",
         None,
         named("My text", "Its class"),
-        BERT,
         "--set columns.text='My text' --set columns.label='Its class'",
     ),
-    Case("names in capitals", None, named("TEXT", "Label"), BERT),
-    Case(
+    for_bert("names in capitals", None, named("TEXT", "Label")),
+    for_bert(
         "names in another script",
         None,
         named("文", "類"),
-        BERT,
         "--set columns.text=文 --set columns.label=類",
     ),
-    Case(
+    for_bert(
         "further columns that nobody reads",
         None,
         [{**r, "id": n, "meta": {"a": [n]}, "when": None} for n, r in enumerate(texts())],
-        BERT,
     ),
-    Case("class numbers", None, pairs(TEXTS, [n % 3 for n in range(30)]), BERT),
-    Case("class numbers from 100", None, pairs(TEXTS, [100 + n % 3 for n in range(30)]), BERT),
-    Case("class numbers below zero", None, pairs(TEXTS, [n % 2 * 2 - 1 for n in range(30)]), BERT),
-    Case("classes true and false", None, pairs(TEXTS, [n % 2 == 0 for n in range(30)]), BERT),
-    Case("class numbers with a point", None, pairs(TEXTS, [float(n % 2) for n in range(30)]), BERT),
-    Case("class numbers as text", None, pairs(TEXTS, [str(n % 2) for n in range(30)]), BERT),
-    Case("several classes per row", None, pairs(TEXTS, [["a"], ["b"], ["a", "b"]] * 10), BERT),
-    Case(
+    for_bert("class numbers", None, pairs(TEXTS, [n % 3 for n in range(30)])),
+    for_bert("class numbers from 100", None, pairs(TEXTS, [100 + n % 3 for n in range(30)])),
+    for_bert("class numbers below zero", None, pairs(TEXTS, [n % 2 * 2 - 1 for n in range(30)])),
+    for_bert("classes true and false", None, pairs(TEXTS, [n % 2 == 0 for n in range(30)])),
+    for_bert("class numbers with a point", None, pairs(TEXTS, [float(n % 2) for n in range(30)])),
+    for_bert("class numbers as text", None, pairs(TEXTS, [str(n % 2) for n in range(30)])),
+    for_bert("several classes per row", None, pairs(TEXTS, [["a"], ["b"], ["a", "b"]] * 10)),
+    for_bert(
         "a hundred classes",
         None,
         pairs([f"w{n}" for n in range(400)], [f"c{n % 100}" for n in range(400)]),
-        BERT,
     ),
-    Case("rows that repeat", None, texts() * 2, BERT, also=("SF214",)),
+    for_bert("rows that repeat", None, texts() * 2, also=("SF214",)),
     evaluated(
         "one row to evaluate on", None, texts(), [{"text": "moon good one", "label": "good"}]
     ),
     Case("four rows", None, echo_rows(4)),
     Case("batch larger than the data", None, echo_rows(20), options="--batch-size 64"),
-    Case(
-        "one very long text", None, texts(3, text="red sun " * 4000), BERT, also=(" truncated: ",)
-    ),
+    for_bert("one very long text", None, texts(3, text="red sun " * 4000), also=(" truncated: ",)),
     Case(
         "optional column mostly empty",
         None,
@@ -238,33 +222,29 @@ CASES = [
         None,
         tokens(0, [5, 6, 7], [5, 6, 7], attention_mask=lambda n: [1, 1, 1]),
     ),
-    Case(
+    for_bert(
         "words with tags as numbers",
         None,
         [{"tokens": ["a", f"w{n}"], "tags": [0, 1]} for n in range(20)],
-        BERT,
     ),
-    Case("words of one letter", None, tagged(3, ["x"], ["X"]), BERT),
-    Case("columns of words", None, {"a.conll": CONLL}, BERT),
-    Case(
+    for_bert("words of one letter", None, tagged(3, ["x"], ["X"])),
+    for_bert("columns of words", None, {"a.conll": CONLL}),
+    for_mlp(
         "table with empty cells",
         None,
         [{**r, "size": None if n % 9 == 4 else r["size"]} for n, r in enumerate(TABLE)],
-        "tiny:mlp",
         "--task regression --set columns.label=price",
     ),
-    Case(
+    for_mlp(
         "whole numbers as target",
         None,
         [{**r, "price": int(r["price"])} for r in TABLE],
-        "tiny:mlp",
         "--task regression --set columns.label=price",
     ),
-    Case(
+    for_mlp(
         "very large numbers",
         None,
         [{**r, "size": r["size"] * 1e12} for r in TABLE],
-        "tiny:mlp",
         "--task regression --set columns.label=price",
     ),
 ]

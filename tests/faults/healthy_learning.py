@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from faults.case import Case
-from faults.learning import BERT, MLP, classes
+from faults.case import Case, for_bert, for_mlp, for_vit
+from faults.learning import classes
 from faults.misread import measured
 from faults.models import DATA, MAKE, TEXT, language_model, net, own
-from faults.splits import TO_KIND, VIT, images
+from faults.splits import TO_KIND, images
 
 ZERO_HEAD = (
     "made = Net(num_classes)\n    nn.init.zeros_(made.head.weight)\n"
@@ -17,40 +17,36 @@ ZERO_HEAD = (
 CASES = [
     own("head that starts at zero", None, net(MAKE, ZERO_HEAD)),
     Case("logits that are scaled down", None, TEXT, module=language_model("return logits * 1e-3")),
-    Case("classes minus one and one", None, classes(lambda n, label: 2 * (n % 2) - 1), BERT),
-    Case("classes minus one, zero and one", None, classes(lambda n, label: n % 3 - 1), BERT),
-    Case("letters in both cases as classes", None, classes(lambda n, label: "aAbB"[n % 4]), BERT),
-    Case("class named none", None, classes(lambda n, label: "none" if n % 3 else label), BERT),
-    Case(
+    for_bert("classes minus one and one", None, classes(lambda n, label: 2 * (n % 2) - 1)),
+    for_bert("classes minus one, zero and one", None, classes(lambda n, label: n % 3 - 1)),
+    for_bert("letters in both cases as classes", None, classes(lambda n, label: "aAbB"[n % 4])),
+    for_bert("class named none", None, classes(lambda n, label: "none" if n % 3 else label)),
+    for_bert(
         "class numbers of a subset",
         None,
         classes(lambda n, label: (3, 5, 8)[n % 3]),
-        BERT,
         also=("SF236",),
     ),
-    Case(
+    for_vit(
         "image classes of a subset",
         None,
         {"a.npz": images(60, lambda n: (0, 2, 5)[n % 3])},
-        VIT,
         also=("SF236",),
     ),
-    Case(
+    for_vit(
         "rare image classes",
         None,
         {
             "a.npz": images(80, lambda n: n % 24 if n < 72 else 100 + n),
             "e.npz": images(20, lambda n: n, 1),
         },
-        VIT,
         "--eval-data e.npz",
         also=("have one ",),
     ),
-    Case(
+    for_mlp(
         "table with one class in nine tenths of the rows",
         None,
         [{**r, "kind": "x" if n % 10 else "y"} for n, r in enumerate(measured())],
-        MLP,
         TO_KIND,
         also=("The best step goes by",),
     ),
@@ -61,23 +57,21 @@ CASES = [
         module=net("attention_mask):", "attention_mask, extra):"),
         also=("stay the same whatever",),
     ),
-    Case("high rate for a small table", None, measured(), MLP, f"{TO_KIND} --lr 0.02"),
-    Case(
+    for_mlp("high rate for a small table", None, measured(), f"{TO_KIND} --lr 0.02"),
+    for_bert(
         "many rare classes",
         None,
         {
             **classes(lambda n, label: f"c{n % 24}" if n < 72 else f"r{n}", 80),
             "e.jsonl": [{"text": f"new {n}", "label": f"c{n}"} for n in range(20)],
         },
-        BERT,
         "--eval-data e.jsonl",
         also=("have one ",),
     ),
-    Case(
+    for_bert(
         "one class with nine tenths of the rows",
         None,
         classes(lambda n, label: "rare" if n % 10 == 0 else "usual", 100),
-        BERT,
         also=("The best step goes by",),
     ),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 from pictures import draw
 
 from builders import echo_rows
-from faults.case import Bert, Case
+from faults.case import Bert, Case, for_vit
 from faults.files import ARRAY
 from faults.labels import texts
 from faults.models import (
@@ -195,15 +195,9 @@ CASES = [
         module=language_model("return logits"),
         options="--set compile=on",
     ),
-    Case("images in grey", None, GREY, "tiny:vit", data="d"),
-    Case("images of different sizes", None, SIZES, "tiny:vit", data="d"),
-    Case(
-        "images beside a hidden file",
-        None,
-        {**pictures(), "d/.DS_Store": b"\0\1"},
-        "tiny:vit",
-        data="d",
-    ),
+    for_vit("images in grey", None, GREY, data="d"),
+    for_vit("images of different sizes", None, SIZES, data="d"),
+    for_vit("images beside a hidden file", None, {**pictures(), "d/.DS_Store": b"\0\1"}, data="d"),
     Case(
         "weights without a head",
         None,

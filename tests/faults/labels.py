@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import sentiment_rows
-from faults.case import Case, Chat, evaluated
+from faults.case import Case, Chat, evaluated, for_bert, for_mlp
 
 NAN = float("nan")
 
@@ -43,7 +43,6 @@ def numbers(place: int, **odd: Any) -> list[dict[str, Any]]:
 
 
 ALL = "--set eval_share=0"
-BERT = "tiny:bert"
 TO_PRICE = f"--task regression --set columns.label=price {ALL}"
 
 
@@ -55,58 +54,49 @@ def csv(rows: list[dict[str, Any]]) -> str:
 
 def priced(name: str, code: str | None, rows: Any, **more: Any) -> Case:
     """A table whose target is the price."""
-    return Case(name, code, rows, "tiny:mlp", TO_PRICE, **more)
+    return for_mlp(name, code, rows, TO_PRICE, **more)
 
 
 LABELS = [
-    Case(
-        "label never given", "SF205", labelled(lambda n: None), BERT, "--task text-classification"
-    ),
-    Case(
+    for_bert("label never given", "SF205", labelled(lambda n: None), "--task text-classification"),
+    for_bert(
         "no label column",
         "SF202",
         [{"text": r["text"]} for r in sentiment_rows(30)],
-        BERT,
         "--task text-classification",
         process=True,
     ),
-    Case("one class only", "SF205", labelled(lambda n: "good"), BERT, column="label"),
-    Case(
+    for_bert("one class only", "SF205", labelled(lambda n: "good"), column="label"),
+    for_bert(
         "a class for every row",
         "SF205",
         labelled(lambda n: f"class {n}"),
-        BERT,
         "--task text-classification",
         column="label",
     ),
-    Case(
+    for_bert(
         "amounts as classes",
         "SF205",
         labelled(lambda n: n + 0.5),
-        BERT,
         f"--task text-classification {ALL}",
         row=0,
         column="label",
     ),
-    Case(
+    for_bert(
         "missing value among class numbers",
         "dropped: ",
         labelled(lambda n: None if n == 4 else n % 2),
-        BERT,
         ALL,
         row=4,
     ),
-    Case(
+    for_bert(
         "objects as labels",
         "SF205",
         labelled(lambda n: {"is": n % 2}),
-        BERT,
         "--task text-classification",
         column="label",
     ),
-    Case(
-        "label of another type in one row", "SF103", texts(9, label=1), BERT, row=9, column="label"
-    ),
+    for_bert("label of another type in one row", "SF103", texts(9, label=1), row=9, column="label"),
     evaluated(
         "label in evaluation only",
         "SF206",
@@ -134,60 +124,49 @@ LABELS = [
     evaluated(
         "evaluation data without the label", "SF202", texts(), [{"text": "a"}], column="label"
     ),
-    Case(
-        "column that is not there",
-        "SF202",
-        texts(),
-        BERT,
-        "--set columns.label=stars",
-        column="stars",
+    for_bert(
+        "column that is not there", "SF202", texts(), "--set columns.label=stars", column="stars"
     ),
-    Case(
+    for_bert(
         "text column of numbers",
         "SF213",
         [{"text": n, "label": n % 2} for n in range(30)],
-        BERT,
         f"--task text-classification --set columns.text=text {ALL}",
         row=0,
         column="text",
     ),
-    Case(
+    for_bert(
         "text missing in some rows",
         "SF215",
         [{**r, "text": None if n % 6 == 1 else r["text"]} for n, r in enumerate(texts())],
-        BERT,
         ALL,
         row=1,
     ),
-    Case(
+    for_bert(
         "text missing in most rows",
         "SF204",
         [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())],
-        BERT,
         ALL,
         row=1,
     ),
-    Case(
+    for_bert(
         "most texts too long",
         "SF216",
         [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()],
-        BERT,
         "--max-seq-length 16",
     ),
-    Case("too few rows to evaluate", "SF402", texts(), BERT, ALL),
-    Case("more tags than words", "SF201", tagged(7, ["a", "b"], ["O", "X", "O"]), BERT, ALL, row=7),
-    Case(
+    for_bert("too few rows to evaluate", "SF402", texts(), ALL),
+    for_bert("more tags than words", "SF201", tagged(7, ["a", "b"], ["O", "X", "O"]), ALL, row=7),
+    for_bert(
         "one tag only",
         "SF205",
         [{"tokens": ["a", f"w{n}"], "tags": ["O", "O"]} for n in range(20)],
-        BERT,
         ALL,
     ),
-    Case(
+    for_bert(
         "no token to hide behind",
         "SF320",
         {"a.jsonl": [{"text": r["text"]} for r in texts()], "tok": Chat("chatml")},
-        BERT,
         "--task masked-lm --tokenizer tok",
     ),
     Case(
@@ -211,11 +190,10 @@ NUMBERS = [
         [{**r, "price": 2.0} for r in numbers(0)],
         column="price",
     ),
-    Case(
+    for_mlp(
         "one of two targets that never changes",
         "SF230",
         [{**r, "size": 2.0} for r in numbers(0)],
-        "tiny:mlp",
         "--task regression --set columns.label=[price,size]",
     ),
     priced("target that is not a number in one row", "dropped: ", numbers(6, price=NAN), row=6),
@@ -248,11 +226,10 @@ NUMBERS = [
         {"a.csv": csv(numbers(6, size="n/a"))},
         column="size",
     ),
-    Case(
+    for_mlp(
         "header between the rows",
         "SF119",
         {"a.csv": csv(numbers(0)) + csv(numbers(0))},
-        "tiny:mlp",
         "--task tabular-classification --set columns.label=age",
         row=40,
         line=42,

@@ -7,11 +7,8 @@ from typing import Any
 import numpy as np
 
 from builders import echo_rows, sentiment_rows
-from faults.case import Case
+from faults.case import Case, for_bert, for_mlp, for_vit
 from faults.models import RETURNS, TEXT, language_model, net, own
-
-BERT = "tiny:bert"
-MLP = "tiny:mlp"
 
 
 def classes(label: Any, count: int = 60) -> dict[str, Any]:
@@ -64,15 +61,11 @@ MODELS = [
 ]
 RATES = [
     Case("rate of 5 for a language model", "SF740", echo_rows(60), options="--lr 5"),
-    Case(
-        "rate of 20 for a table",
-        "SF740",
-        table(age=lambda n: n * 7 % 31),
-        MLP,
-        f"{TO_PRICE} --lr 20",
+    for_mlp(
+        "rate of 20 for a table", "SF740", table(age=lambda n: n * 7 % 31), f"{TO_PRICE} --lr 20"
     ),
-    Case("rate of 1 for a classifier", "SF741", classes(lambda n, label: label), BERT, "--lr 1"),
-    Case(
+    for_bert("rate of 1 for a classifier", "SF741", classes(lambda n, label: label), "--lr 1"),
+    for_vit(
         "rate of 0.3 for images",
         "SF741",
         {
@@ -81,50 +74,44 @@ RATES = [
                 "label": np.arange(60) % 3,
             }
         },
-        "tiny:vit",
         "--lr 0.3",
     ),
 ]
 LABELS = [
-    Case(
+    for_bert(
         "class names in two cases",
         "SF234",
         classes(lambda n, label: label.upper() if n % 10 == 3 else label),
-        BERT,
         column="label",
     ),
-    Case(
+    for_bert(
         "class names with other spaces",
         "SF234",
         classes(lambda n, label: ("not  " if n == 7 else "not ") + label),
-        BERT,
     ),
-    Case(
+    for_bert(
         "missing label as minus one",
         "SF235",
         classes(lambda n, label: -1 if n % 9 == 4 else n % 3),
-        BERT,
         row=4,
         column="label",
     ),
-    Case(
+    for_bert(
         "missing label as a question mark",
         "is read as missing",
         classes(lambda n, label: "?" if n % 9 == 4 else label),
-        BERT,
         column="label",
         also=("SF215",),
     ),
-    Case(
+    for_bert(
         "misspelt class in one row",
         "SF237",
         classes(lambda n, label: "goood" if n == 5 else label),
-        BERT,
         "--set eval_share=0",
         row=5,
         column="label",
     ),
-    Case(
+    for_vit(
         "class number that one image has",
         "SF237",
         {
@@ -133,7 +120,6 @@ LABELS = [
                 "label": np.where(np.arange(60) == 11, 3, np.arange(60) % 3),
             }
         },
-        "tiny:vit",
         "--set eval_share=0",
     ),
 ]

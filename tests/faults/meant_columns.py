@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from faults.case import Case
-from faults.columns import ALL, BERT, asked, bot, classed, rows, user
+from faults.case import Case, for_bert, for_mlp
+from faults.columns import ALL, asked, bot, classed, rows, user
 from faults.misread import NOUNS
 
 Row = dict[str, Any]
@@ -85,40 +85,36 @@ CASES = [
         messages(conversation_id=lambda n: n // 4, turn=lambda n: n % 4),
         column="role",
     ),
-    Case(
-        "number beside the text", "SF143", texts(price=lambda n: 3.5 * n % 41), BERT, column="price"
+    for_bert(
+        "number beside the text", "SF143", texts(price=lambda n: 3.5 * n % 41), column="price"
     ),
-    Case(
+    for_bert(
         "two columns of labels under other names",
         "SF143",
         texts(coarse_label=lambda n: n % 3, fine_label=lambda n: n % 6),
-        BERT,
         column="coarse_label",
     ),
-    Case(
+    for_bert(
         "tags of words beside the text",
         "SF143",
         [
             {"text": " ".join(NOUNS[: 4 + n % 5]), "tags": ["O", "B-X", *"OO", *"O" * (n % 5)]}
             for n in range(30)
         ],
-        BERT,
         column="tags",
     ),
-    Case(
+    for_bert(
         "endings of which the label names one",
         "SF145",
         texts(endings=lambda n: [sentence(4 * n + k) for k in range(4)], label=lambda n: n * 7 % 4),
-        BERT,
         column="endings",
     ),
-    Case(
+    for_bert(
         "choices in columns of their own",
         "SF145",
         texts(
             option1=lambda n: NOUNS[n % 9], option2=lambda n: NOUNS[n % 7], answer=lambda n: n % 2
         ),
-        BERT,
         "--task text-classification --set columns.text=text --set columns.label=answer",
         column="option1",
     ),
@@ -153,18 +149,16 @@ CASES = [
         row=8,
         column="answer",
     ),
-    Case(
+    for_bert(
         "texts with every label",
         "SF225",
         [{"text": sentence(n % 15), "label": n // 15} for n in range(45)],
-        BERT,
     ),
-    Case(
+    for_bert(
         "most texts with two labels",
         "SF223",
         [{"text": sentence(n % 30), "label": "ab"[n // 30]} for n in range(50)]
         + [{"text": sentence(100 + n), "label": "ab"[n % 2]} for n in range(10)],
-        BERT,
     ),
     Case(
         "two answers, and no word on which is better",
@@ -207,11 +201,10 @@ HEALTHY = [
         options="--set columns.system=story",
         also=("Objects or lists",),
     ),
-    Case(
+    for_bert(
         "parse beside its text",
         None,
         classed(text_parse=lambda n: f"(S (NP the house) {n} (VP was small))"),
-        BERT,
     ),
     Case(
         "choices of which the answer names one",
@@ -229,17 +222,15 @@ HEALTHY = [
         told(answers=lambda n: [sentence(n), "yes"]),
         also=("Objects or lists",),
     ),
-    Case(
+    for_bert(
         "who wrote a text as the class",
         None,
         texts(label=lambda n: ("human", "chatgpt")[n % 2], chat_id=lambda n: n),
-        BERT,
     ),
-    Case(
+    for_bert(
         "the side of a conversation as the class, named",
         None,
         messages(conversation_id=lambda n: n // 4),
-        BERT,
         "--task text-classification --set columns.label=role",
     ),
     Case(
@@ -248,37 +239,30 @@ HEALTHY = [
         texts(speaker=lambda n: ("HAMLET", "OPHELIA")[n % 2], thread_id=lambda n: n),
         options="--task causal-lm",
     ),
-    Case(
+    for_bert(
         "title and text are a pair",
         None,
         classed(title=lambda n: f"The news of day {n}"),
-        BERT,
         also=("read as a pair of texts",),
     ),
-    Case(
+    for_bert(
         "question and passage with true and false",
         None,
         told(passage=lambda n: sentence(n + 70), answer=lambda n: n % 3 > 0),
-        BERT,
         also=("read as a pair of texts",),
     ),
-    Case(
+    for_bert(
         "classes as lists of 0 and 1",
         None,
         texts(labels=lambda n: [n % 2, n % 3 // 2, int(n % 5 > 1)]),
-        BERT,
     ),
-    Case(
+    for_bert(
         "one class as a list of 0 and 1",
         None,
         texts(label=lambda n: [float(n % 3 == k) for k in range(3)]),
-        BERT,
     ),
-    Case(
-        "tags of texts",
-        None,
-        texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3]),
-        BERT,
+    for_bert(
+        "tags of texts", None, texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3])
     ),
     *(
         Case(f"text with {name}", None, texts(**{name: make}))
@@ -313,7 +297,7 @@ HEALTHY = [
         None,
         asked(choices=lambda n: [f"It is {2 * n}.", f"It is {n}."]),
     ),
-    Case(
+    for_mlp(
         "table with few different rows",
         None,
         {
@@ -322,7 +306,6 @@ HEALTHY = [
                 f"{'mf'[n % 2]},{'xyz'[n * 7 % 3]},{'ab'[n * 5 % 11 > 4]}\n" for n in range(60)
             )
         },
-        "tiny:mlp",
         also=("but another target",),
     ),
 ]

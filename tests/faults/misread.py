@@ -9,10 +9,8 @@ import numpy as np
 from pictures import draw
 
 from builders import WORDS
-from faults.case import Case, evaluated
+from faults.case import Case, evaluated, for_bert, for_mlp, for_vit
 
-BERT = "tiny:bert"
-MLP = "tiny:mlp"
 CLASSES = "--task text-classification"
 NOUNS = [
     *("harbour", "winter", "violin", "engine", "garden", "letter", "mirror", "island", "candle"),
@@ -67,21 +65,19 @@ def series(seed: int) -> Any:
 
 
 FILES = [
-    Case("text names sound files", "SF176", listed(".wav"), BERT, CLASSES, column="text"),
-    Case("arrays in a column of texts", "SF202", listed(".npy"), BERT, CLASSES),
-    Case(
+    for_bert("text names sound files", "SF176", listed(".wav"), CLASSES, column="text"),
+    for_bert("arrays in a column of texts", "SF202", listed(".npy"), CLASSES),
+    for_bert(
         "text names arrays that are elsewhere",
         "SF176",
         listed(".npy")["a.jsonl"],
-        BERT,
         CLASSES,
         column="text",
     ),
-    Case(
+    for_bert(
         "column names an array that is missing",
         "SF197",
         {name: held for name, held in listed(".npy").items() if "b7" not in name},
-        BERT,
         row=7,
         column="text",
     ),
@@ -95,11 +91,10 @@ FILES = [
         "tiny:llama",
         column="prompt",
     ),
-    Case(
+    for_bert(
         "matrices that may be rows or shards",
         "SF173",
         {f"d/rec{n}.npy": np.random.default_rng(n).normal(size=(12, 3)) for n in range(9)},
-        "tiny:bert",
         # sequences of one step, which is masked: nothing can be learned (SF730)
         "--task feature-pretraining --set features.width=3 --set accept=SF730",
         data="d",
@@ -114,11 +109,10 @@ LEAKS = [
         [*prose(20, 1), *map(retold, prose(60)[:6])],
         row=20,
     ),
-    Case(
+    for_bert(
         "rows augmented before the split",
         "SF180",
         [make(row) for row in prose(40) for make in (dict, retold, prefixed)],
-        BERT,
     ),
     Case(
         "instructions augmented before the split",
@@ -129,81 +123,73 @@ LEAKS = [
             for made in (row, retold(row))
         ],
     ),
-    Case(
+    for_mlp(
         "class codes beside class names",
         "SF232",
         measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes")),
-        MLP,
         "--task tabular-classification --set columns.label=kind",
         column="kind_id",
     ),
-    Case(
+    for_mlp(
         "a score that decides the class",
         "SF232",
         measured(score=lambda n, kind: n * 11 % 31 / 62 + (kind == "yes") / 2),
-        MLP,
         "--task tabular-classification --set columns.label=kind",
         column="score",
     ),
 ]
 
 HEALTHY = [
-    Case(
+    for_bert(
         "class folders of arrays",
         None,
         {f"d/{'ab'[n % 2]}/{n}.npy": series(n) + n % 2 for n in range(30)},
-        BERT,
         data="d",
     ),
-    Case(
+    for_bert(
         "one array per row",
         None,
         {f"d/{n}.npy": series(n) for n in range(12)},
-        BERT,
         options="--task feature-pretraining",
         data="d",
         also=("is one row",),
     ),
-    Case(
+    for_bert(
         "a text file per class",
         None,
         {
             "rt.pos": "".join(f"{row['text']}\n" for row in prose(30)),
             "rt.neg": "".join(f"{row['text']}\n" for row in prose(20, 1)),
         },
-        BERT,
         CLASSES,
         data="rt.pos rt.neg",
         also=("The classes are",),
     ),
-    Case(
+    for_vit(
         "one image per array file",
         None,
         {f"d/{'ab'[n % 2]}/{n}.npy": draw("disc", n, 16, 16) for n in range(20)},
-        "tiny:vit",
         data="d",
     ),
-    Case(
+    for_bert(
         "one vector per array file",
         None,
         {f"d/{n}.npy": series(n)[0] for n in range(20)},
-        BERT,
         "--task feature-pretraining --set features.width=1",
         data="d",
         also=("is one row",),
     ),
-    Case(
+    for_bert(
         "unlabelled texts beside the classes",
         None,
         {
             **{f"d/{row['label']}/{n}.txt": row["text"] for n, row in enumerate(prose(30))},
             **{f"d/unsup/{n}.txt": row["text"] for n, row in enumerate(prose(9, 1))},
         },
-        BERT,
         data="d",
         also=("is not read",),
     ),
-    Case(
+    for_vit(
         "unlabelled images beside the classes",
         None,
         {
@@ -211,18 +197,16 @@ HEALTHY = [
             for folder, shape in (("a", "disc"), ("b", "frame"), ("Unlabeled", "stripes"))
             for n in range(8)
         },
-        "tiny:vit",
         data="d",
         also=("is not read",),
     ),
-    Case(
+    for_bert(
         "folder of a text file per class",
         None,
         {
             f"d/{name}.txt": "".join(f"{row['text']}\n" for row in prose(20, seed))
             for seed, name in enumerate(("mail", "news", "talk"))
         },
-        BERT,
         CLASSES,
         data="d",
         also=("The classes are",),
@@ -237,7 +221,7 @@ HEALTHY = [
         "tiny:llama",
         also=("in place of the names",),
     ),
-    Case(
+    for_bert(
         "texts that mention files",
         None,
         {
@@ -247,7 +231,6 @@ HEALTHY = [
             ],
             "notes.txt": "x",
         },
-        BERT,
     ),
     Case(
         "questions of one template",
@@ -283,17 +266,15 @@ HEALTHY = [
             for pair in zip(NOUNS, NOUNS[5:], strict=False)
         ],
     ),
-    Case(
+    for_bert(
         "short texts that recur",
         None,
         [{"text": f"{a} {b} {c}", "label": a} for a in WORDS[:3] for b in WORDS for c in WORDS[:4]],
-        BERT,
     ),
-    Case(
+    for_mlp(
         "a strong column that does not decide",
         None,
         measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes")),
-        MLP,
         "--task tabular-classification --set columns.label=kind",
     ),
 ]

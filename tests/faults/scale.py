@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from builders import sentiment_rows
-from faults.case import Case
-from faults.learning import BERT, MLP, TO_PRICE, table
+from faults.case import Case, for_bert, for_mlp, for_vit
+from faults.learning import TO_PRICE, table
 
-VIT = "tiny:vit"
 RANDOM = np.random.default_rng(0)
 NOISE = RANDOM.normal(size=(60, 6, 3)).astype(np.float32)
 PIXELS = RANDOM.integers(0, 256, (60, 8, 8), dtype=np.uint8)
@@ -55,13 +54,13 @@ def replaced(features: Any, place: Any, value: float) -> Any:
 
 def priced(name: str, code: str | None, rows: Any, **more: Any) -> Case:
     """A table whose target is the price."""
-    return Case(name, code, rows, MLP, TO_PRICE, **more)
+    return for_mlp(name, code, rows, TO_PRICE, **more)
 
 
 HALF = np.where(np.arange(60)[:, None, None] % 5 == 1, PIXELS / 255, PIXELS).astype(np.float32)
 IMAGES = [
-    Case("float images of two ranges", "SF240", images(HALF), VIT, column="image", row=1),
-    Case(
+    for_vit("float images of two ranges", "SF240", images(HALF), column="image", row=1),
+    for_vit(
         "color images of which one ranges to 1",
         "SF240",
         images(
@@ -71,18 +70,16 @@ IMAGES = [
                 np.repeat(PIXELS[7][..., None], 3, -1) / 255,
             )
         ),
-        VIT,
         row=7,
     ),
-    Case("8-bit images of zero and one", "SF241", images(PIXELS % 2), VIT),
-    Case(
+    for_vit("8-bit images of zero and one", "SF241", images(PIXELS % 2)),
+    for_vit(
         "image files of zero and one",
         "SF241",
         {
             f"d/{'ab'[n % 2]}/{n}.png": np.repeat((PIXELS[n] % 2)[..., None], 3, -1)
             for n in range(24)
         },
-        VIT,
         data="d",
     ),
 ]
@@ -130,11 +127,10 @@ NUMBERS = [
     ),
 ]
 ENCODINGS = [
-    Case(
+    for_bert(
         "UTF-8 read as Windows-1252",
         "SF243",
         texts(lambda word: word.encode().decode("cp1252", "ignore")),
-        BERT,
         column="text",
     ),
     Case(
@@ -154,23 +150,21 @@ ENCODINGS = [
         ],
         column="messages",
     ),
-    Case(
+    for_bert(
         "replaced characters",
         "SF244",
         texts(lambda word: word.encode("latin-1", "replace").decode("utf-8", "replace")),
-        BERT,
     ),
-    Case(
+    for_bert(
         "replaced characters decoded twice",
         "SF244",
         texts(lambda word: f"word{'ï¿½' * 2}", RUSSIAN),
-        BERT,
         row=0,
     ),
 ]
 CONSTANTS = [
     Case("features that are all zero", "SF246", steps(NOISE * 0)),
-    Case("the same image in all rows", "SF246", images(np.repeat(PIXELS[:1], 60, 0)), VIT),
+    for_vit("the same image in all rows", "SF246", images(np.repeat(PIXELS[:1], 60, 0))),
     Case(
         "feature that varies in validation only",
         "SF248",
@@ -181,7 +175,7 @@ CONSTANTS = [
         options="--eval-data e.npz",
         column="features",
     ),
-    Case(
+    for_mlp(
         "column that varies in validation only",
         "SF248",
         {
@@ -191,7 +185,6 @@ CONSTANTS = [
                 for n in range(30)
             ],
         },
-        MLP,
         f"{TO_PRICE} --eval-data e.jsonl",
         column="site",
     ),
@@ -201,15 +194,14 @@ SPARSE = np.where(RANDOM.random((60, 6, 8)) < 0.3, RANDOM.random((60, 6, 8)), 0)
 SPARSE[:, :, 5] = 0
 DARK = np.where(RANDOM.random((60, 8, 8)) < 0.1, PIXELS // 8, 0).astype(np.uint8)
 HEALTHY = [
-    Case("dark images", None, images(DARK), VIT),
-    Case(
+    for_vit("dark images", None, images(DARK)),
+    for_vit(
         "float images of which some are black",
         None,
         images(replaced((PIXELS / 255).astype(np.float32), slice(0, 6, 3), 0)),
-        VIT,
         "--set eval_share=0.1",
     ),
-    Case("masks as booleans", None, images(PIXELS > 99), VIT),
+    for_vit("masks as booleans", None, images(PIXELS > 99)),
     Case("sparse features", None, steps(SPARSE), also=("never change",)),
     Case("masks as features", None, steps(NOISE > 0.3)),
     priced(
@@ -233,13 +225,12 @@ HEALTHY = [
         ),
     ),
     priced("targets below zero", None, targets(lambda n, price: n * 13 % 29 - 1 + n * 7 % 5)),
-    Case("accents in UTF-8", None, texts(str), BERT),
-    Case("Russian in UTF-8", None, texts(str, RUSSIAN), BERT),
-    Case("Chinese in UTF-8", None, texts(str, ("你好", "不错的电影", "很糟糕", "我不知道")), BERT),
-    Case(
+    for_bert("accents in UTF-8", None, texts(str)),
+    for_bert("Russian in UTF-8", None, texts(str, RUSSIAN)),
+    for_bert("Chinese in UTF-8", None, texts(str, ("你好", "不错的电影", "很糟糕", "我不知道"))),
+    for_bert(
         "capitals with accents before quotes",
         None,
         texts(str, ("« CAFÉ »", "„MUSS À“", "“NIÑO”", "‚Ä‘ und ‚ß‘", "på…”", "3×½", "À «")),
-        BERT,
     ),
 ]

@@ -8,7 +8,7 @@ import numpy as np
 from pictures import draw
 
 from builders import feature_rows
-from faults.case import Case
+from faults.case import Case, for_bert, for_vit
 from faults.models import NET
 
 CLASSES = np.arange(30) % 3
@@ -109,11 +109,10 @@ FEATURES = [
     Case(
         "flat features that can be read in one way", "SF420", {"a.npz": arrays(30, 20)}, module=NET
     ),
-    Case(
+    for_bert(
         "flat features that can be read in many ways",
         "SF421",
         {"a.npz": arrays(30, 24)},
-        "tiny:bert",
         "--task feature-classification",
     ),
     Case(
@@ -135,11 +134,10 @@ FEATURES = [
         {"a.npz": {"features": (values(30, 5, 4) * 9).astype(np.int64), "label": CLASSES}},
         module=NET,
     ),
-    Case(
+    for_bert(
         "ids as features",
         "SF436",
         {"a.npz": {"features": IDS, "label": CLASSES}},
-        "tiny:bert",
         "--task feature-classification",
     ),
     Case(
@@ -195,17 +193,14 @@ FEATURES = [
         row=12,
         column="x",
     ),
-    Case("features without a label", "SF762", {"a.npy": values(30, 5, 8)}, "tiny:bert"),
+    for_bert("features without a label", "SF762", {"a.npy": values(30, 5, 8)}),
 ]
 PICTURES = [
-    Case(
-        "image of no bytes", "SF250", pictures(disc__x=b""), "tiny:vit", ALL, data="d", process=True
-    ),
-    Case(
+    for_vit("image of no bytes", "SF250", pictures(disc__x=b""), ALL, data="d", process=True),
+    for_vit(
         "image that is not there",
         "SF250",
         [{"image": f"d/{n}.png", "label": n % 2} for n in range(9)],
-        "tiny:vit",
         ALL,
     ),
     Case(
@@ -236,19 +231,17 @@ PICTURES = [
         options=ALL,
         row=4,
     ),
-    Case(
+    for_vit(
         "array of two channels",
         "SF256",
         {"a.npz": {"image": values(30, 8, 8, 2), "label": CLASSES}},
-        "tiny:vit",
         f"--task image-classification {ALL}",
     ),
-    Case(
+    for_vit(
         "pixels beyond 255",
         "SF251",
         {"a.npz": {"image": (abs(values(30, 8, 8, 3)) * 900), "label": CLASSES}},
-        "tiny:vit",
         f"--task image-classification {ALL}",
     ),
-    Case("text model for images", "SF301", pictures(), "tiny:bert", data="d"),
+    for_bert("text model for images", "SF301", pictures(), data="d"),
 ]

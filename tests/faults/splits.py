@@ -10,10 +10,9 @@ from pictures import draw
 from PIL import Image
 
 from builders import sentiment_rows
-from faults.case import Case, evaluated
-from faults.misread import BERT, MLP, measured, prose
+from faults.case import Case, evaluated, for_bert, for_mlp, for_vit
+from faults.misread import measured, prose
 
-VIT = "tiny:vit"
 TO_KIND = "--task tabular-classification --set columns.label=kind"
 
 
@@ -55,22 +54,20 @@ def said_by(count: int, speakers: int, seed: int = 0) -> list[dict[str, Any]]:
 
 def grouped(name: str, code: str, files: Any, options: str = "") -> Case:
     """Texts that are split by patient."""
-    return Case(name, code, files, BERT, f"{options}--set split.by=patient", column="patient")
+    return for_bert(name, code, files, f"{options}--set split.by=patient", column="patient")
 
 
 CASES = [
-    Case(
+    for_bert(
         "only validation and test files",
         "SF170",
         {"d/val.jsonl": sentiment_rows(20), "d/test.jsonl": sentiment_rows(20, 1)},
-        BERT,
         data="d",
     ),
-    Case(
+    for_bert(
         "test file among the training files",
         "SF171",
         {"train.jsonl": sentiment_rows(20), "test.jsonl": sentiment_rows(20, 1)},
-        BERT,
         data="train.jsonl test.jsonl",
     ),
     evaluated(
@@ -96,21 +93,19 @@ CASES = [
     ),
     grouped("one group only", "SF186", [{**row, "patient": 1} for row in prose(30)]),
     grouped("groups by a column that is not there", "SF202", prose(30)),
-    Case(
+    for_vit(
         "class folders of validation and test images",
         "SF170",
         {**drawn("d/val"), **drawn("d/test", 50)},
-        VIT,
         data="d",
     ),
-    Case(
+    for_vit(
         "test images among the training images",
         "SF171",
         {**drawn("d/train"), **drawn("d/test", 50)},
-        VIT,
         data="d/train d/test",
     ),
-    Case(
+    for_vit(
         "validation images that are training images in another format",
         "SF210",
         {
@@ -120,12 +115,11 @@ CASES = [
                 for path, pixels in drawn("d").items()
             },
         },
-        VIT,
         "--eval-data e",
         data="d",
     ),
     grouped("groups that no row has", "SF186", [{**row, "patient": None} for row in prose(30)]),
-    Case(
+    for_mlp(
         "groups written as numbers and as text",
         "SF188",
         {
@@ -135,22 +129,20 @@ CASES = [
                 for row in measured(site=lambda n, kind: str(n % 5))
             ],
         },
-        MLP,
         f"{TO_KIND} --eval-data e.jsonl --set split.by=site",
         column="site",
     ),
 ]
 
 HEALTHY = [
-    Case(
+    for_bert(
         "training, validation and test files in a folder",
         None,
         {f"d/{part}.jsonl": prose(40, n) for n, part in enumerate(("train", "val", "test"))},
-        BERT,
         data="d",
         also=("has official splits",),
     ),
-    Case(
+    for_bert(
         "class folders of texts with official splits",
         None,
         {
@@ -158,25 +150,22 @@ HEALTHY = [
             for part, seed in (("train", 0), ("test", 1))
             for n, row in enumerate(prose(30, seed))
         },
-        BERT,
         data="d",
         also=("has official splits",),
     ),
     evaluated("few validation rows of few classes", None, prose(60), prose(12, 5)),
-    Case(
+    for_bert(
         "rows split by group",
         None,
         [{**row, "patient": n % 9} for n, row in enumerate(prose(60))],
-        BERT,
         "--set split.by=patient",
         also=("(split.by)",),
     ),
-    Case("test images alone", None, drawn("d/test"), VIT, data="d"),
-    Case(
+    for_vit("test images alone", None, drawn("d/test"), data="d"),
+    for_vit(
         "images split by group",
         None,
         {"a.npz": {**images(60, lambda n: n % 3), "site": np.arange(60) % 8}},
-        VIT,
         "--set split.by=site",
         also=("(split.by)",),
     ),
@@ -189,11 +178,10 @@ HEALTHY = [
         },
         options="--eval-data e.jsonl --set split.by=speaker",
     ),
-    Case(
+    for_bert(
         "files about tests",
         None,
         {"tests.jsonl": prose(40), "contest.jsonl": prose(40, 1)},
-        BERT,
         data="tests.jsonl contest.jsonl",
     ),
 ]

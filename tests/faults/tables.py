@@ -6,10 +6,9 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
-from faults.case import Case
+from faults.case import Case, for_mlp
 
 TO_PRICE = "--task regression --set columns.label=price"
-MLP = "tiny:mlp"
 
 
 def day(number: int) -> date:
@@ -30,7 +29,7 @@ def table(count: int = 80, **more: Callable[[int], Any]) -> list[dict[str, Any]]
 
 def case(name: str, code: str | None, rows: list[dict[str, Any]], **more: Any) -> Case:
     more = {"options": TO_PRICE, **more}
-    return Case(name, code, rows, MLP, **more)
+    return for_mlp(name, code, rows, **more)
 
 
 CASES = [
@@ -67,14 +66,13 @@ CASES = [
         ),
         column="colour",
     ),
-    Case(
+    for_mlp(
         "blanks in validation rows alone",
         "SF267",
         {
             "a.jsonl": table(age=lambda n: n % 9),
             "b.jsonl": table(20, age=lambda n: None if n == 6 else n % 9),
         },
-        MLP,
         f"{TO_PRICE} --eval-data b.jsonl",
         row=6,
         column="age",

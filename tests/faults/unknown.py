@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import echo_rows, sentiment_rows
-from faults.case import Case, Latin
-from faults.learning import BERT
+from faults.case import Case, Latin, for_bert
 from faults.scale import RUSSIAN
 
 OWN = "--tokenizer tok"
@@ -35,11 +34,10 @@ def in_russian(n: int, _: str) -> str:
 
 
 CASES = [
-    Case(
+    for_bert(
         "texts in a script that the vocabulary lacks",
         "SF294",
         texts(lambda text, n: f"{RUSSIAN[n % 4]} {RUSSIAN[n % 3]} {text[:4]}"),
-        BERT,
         OWN,
         row=0,
     ),
@@ -50,11 +48,10 @@ CASES = [
         T5,
         OWN,
     ),
-    Case(
+    for_bert(
         "emoji that the vocabulary lacks",
         "unknown token",
         texts(lambda text, n: f"{text} \U0001f642"),
-        BERT,
         OWN,
         row=0,
     ),
@@ -67,18 +64,16 @@ CASES = [
 ]
 
 HEALTHY = [
-    Case(
+    for_bert(
         "one emoji among many texts",
         None,
         texts(lambda text, n: f"{text} \U0001f642" if n == 7 else text),
-        BERT,
         OWN,
     ),
-    Case(
+    for_bert(
         "Russian in a tokenizer made from the data",
         None,
         texts(lambda text, n: f"{RUSSIAN[n % 4]} {text} {n}")["a.jsonl"],
-        BERT,
     ),
     Case(
         "tokens of one's own, with unknown ones",
