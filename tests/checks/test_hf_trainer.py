@@ -37,11 +37,11 @@ def _model(tokenizer: Any) -> Any:
     return AutoModelForCausalLM.from_config(LlamaConfig(vocab_size=len(tokenizer), **SIZES))
 
 
-def _rows(tokenizer: Any, count: int = 12, labels: bool = True) -> list[dict[str, Any]]:
+def _rows(tokenizer: Any, count: int = 12) -> list[dict[str, Any]]:
     rows = []
     for number in range(count):
         ids = tokenizer(" ".join(WORDS[: 2 + number % 7]))["input_ids"] + [tokenizer.eos_token_id]
-        rows.append({"input_ids": ids, "labels": list(ids)} if labels else {"input_ids": ids})
+        rows.append({"input_ids": ids, "labels": list(ids)})
     return rows
 
 

@@ -30,7 +30,6 @@ class Tokens(nn.Module):
     """A causal model of the mean of the tokens so far; `ahead` of them are looked into."""
 
     ahead = 0
-    shift = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,9 +54,9 @@ class OwnLoss(Tokens):
     """A model that shifts by itself, as transformers models do."""
 
     def forward(self, input_ids: Any, labels: Any = None) -> Any:
-        logits = self.logits(input_ids)[:, : -self.shift or None]
+        logits = self.logits(input_ids)[:, :-1]
         return nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels[:, self.shift :].flatten(), ignore_index=-100
+            logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
         )
 
 
