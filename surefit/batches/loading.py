@@ -112,7 +112,7 @@ def from_workers(
             except (RuntimeError, ConnectionError, EOFError) as error:
                 lost = str(error).split("\n", 1)[0] or type(error).__name__
                 if not any(words in lost for words in LOST_WORKER) and not (
-                    _is_cut_off(error) and _has_dead(batches._workers)
+                    isinstance(error, ConnectionError | EOFError) and _has_dead(batches._workers)
                 ):
                     raise
             else:
@@ -170,11 +170,6 @@ def _start_workers(
     batches._worker_pids_set = False
     _running.update(batches._workers)
     return batches
-
-
-def _is_cut_off(error: Exception) -> bool:
-    """Whether what a worker was sending did not arrive whole."""
-    return isinstance(error, ConnectionError | EOFError)
 
 
 def _has_dead(workers: Iterable[Any], seconds: float = 2.0) -> bool:

@@ -65,7 +65,7 @@ def command(
             f"--row is {row}; expected 0 to {table.num_rows - 1}.", "Pass the number of a row."
         )
     if model is None:
-        shown = _plain(table.row(row))
+        shown = {name: _plain_value(value) for name, value in table.row(row).items()}
     else:
         options = {**settings, "data": data, "model": model, "task": task}
         shown = _as_model_sees(table, row, options)
@@ -121,10 +121,6 @@ def _report(
         wanted = find_task(task, NamedCode()) if task is not None else None
         asked = AskedReading(config.columns, wanted, shape.steps, shape.width)
         return inspect_opened(table, arrays, source, asked, display.progress)
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: _plain_value(value) for name, value in row.items()}
 
 
 def _plain_value(value: Any) -> Any:

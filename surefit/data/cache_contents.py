@@ -36,7 +36,6 @@ class Entry:
     num_bytes: int
     last_used: float
     """Seconds since 1970."""
-    in_use: bool
 
     @property
     def path(self) -> str:
@@ -66,7 +65,6 @@ def _entry(path: Path) -> Entry:
         path.name,
         sum(stat.st_size // stat.st_nlink for stat in stats),  # entries may share files
         marked.st_mtime if marked is not None else 0.0,
-        in_use(path),
     )
 
 

@@ -60,5 +60,5 @@ def split_off_fold(
         if 2 * int(sizes[large].sum()) > len(groups):
             groups = np.where(large[group_of], whole, groups)
     is_held = deal_rows(groups, num_folds, seed, classes) == fold
-    split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held), 0)
-    return count_inputs(split, inputs, whole)
+    split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held))
+    return count_inputs(split, inputs)

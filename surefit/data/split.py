@@ -42,11 +42,10 @@ FILE = "hashes.npy"
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers of both sets, ascending, and how many rows are duplicates."""
+    """Row numbers of both sets, ascending."""
 
     train: Rows
     evaluation: Rows
-    num_duplicates: int
     num_shared: int = 0
     """Validation rows whose input training rows have, too."""
 
@@ -201,18 +200,11 @@ def split_rows(hashes: Hashes, eval_share: float, seed: int, classes: Rows | Non
         taken = _hold_by_class(hashes, groups, order, classes, room, held)
         room = 0 if 2 * taken >= room else room - taken
     _hold_in_order(order, groups.sizes, room, held)
-    is_held = groups.marked(hashes, held)
-    num_duplicates = num_rows - len(groups) - _num_blank(hashes)
-    return _by_mark(is_held, num_duplicates)
+    return _by_mark(groups.marked(hashes, held))
 
 
-def _by_mark(is_held: npt.NDArray[np.bool_], num_duplicates: int = 0) -> Split:
-    return Split(places_of(is_held, False), places_of(is_held), num_duplicates)
-
-
-def _num_blank(hashes: Hashes) -> int:
-    """Rows without content, but for the first."""
-    return max(0, int((hashes == NO_CONTENT).sum()) - 1)
+def _by_mark(is_held: npt.NDArray[np.bool_]) -> Split:
+    return Split(places_of(is_held, False), places_of(is_held))
 
 
 def _hold_in_order(order: Rows, sizes: Rows, room: int, held: npt.NDArray[np.bool_]) -> None:
@@ -352,7 +344,7 @@ def split_by_input(
         for part in blocks(num_rows):
             keys[part] = np.where(is_large[part], whole[part], keys[part])
         split = split_rows(keys, eval_share, seed, classes)
-    return count_inputs(split, inputs, whole)
+    return count_inputs(split, inputs)
 
 
 def input_keys(inputs: Hashes, whole: Hashes) -> Hashes:
@@ -384,7 +376,7 @@ def split_by_group(
         smallest = np.flatnonzero(groups.sizes == groups.sizes.min())
         chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
         split = _by_mark(joined == groups.names[chosen])
-    return count_inputs(split, inputs, whole)
+    return count_inputs(split, inputs)
 
 
 def join_groups(one: Hashes, two: Hashes) -> Hashes:
@@ -411,12 +403,12 @@ def join_groups(one: Hashes, two: Hashes) -> Hashes:
     return joined.view(np.uint64)
 
 
-def count_inputs(split: Split, inputs: Hashes, whole: Hashes) -> Split:
-    """The split with the number of repeated rows, and of inputs that are in both sets."""
+def count_inputs(split: Split, inputs: Hashes) -> Split:
+    """The split with the number of inputs that are in both sets."""
     shown = take(inputs, split.evaluation)
     apart = without_values(distinct(shown)[0], take(inputs, split.train))
     num_shared = int((~is_among(shown, apart) & (shown != NO_CONTENT)).sum())
-    return Split(split.train, split.evaluation, count_repeats(whole), num_shared)
+    return Split(split.train, split.evaluation, num_shared)
 
 
 def without_values(ordered: Hashes, values: Hashes) -> Hashes:
@@ -434,7 +426,8 @@ def without_values(ordered: Hashes, values: Hashes) -> Hashes:
 
 def count_repeats(whole: Hashes) -> int:
     """How many rows repeat another one; blank rows do not count."""
-    return len(whole) - count_distinct(whole) - _num_blank(whole)
+    num_blank = int((whole == NO_CONTENT).sum())
+    return len(whole) - count_distinct(whole) - max(0, num_blank - 1)
 
 
 def find_contradictions(inputs: Hashes, whole: Hashes) -> Rows:

@@ -61,11 +61,8 @@ def _saved_extractor(name: str, trust_remote_code: bool) -> dict[str, Any] | Non
             found = AutoFeatureExtractor.from_pretrained(name, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError):
         return None  # the model has no feature extractor
-    return {key: value for key, value in found.to_dict().items() if _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | list)
+    plain = (str, int, float, list, type(None))
+    return {key: value for key, value in found.to_dict().items() if isinstance(value, plain)}
 
 
 def _usual_extractor(config: Any) -> dict[str, Any]:

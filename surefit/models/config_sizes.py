@@ -28,11 +28,6 @@ class ProjectionPlan:
     positions: int | None
     """The longest sequence that the body accepts; None where nothing limits it."""
 
-    @property
-    def cuts_rows(self) -> bool:
-        """Whether the longest training row has more steps than the body has positions."""
-        return self.positions is not None and self.longest > self.positions
-
 
 def plan_projection(feature_size: int, longest: int, config: Any) -> ProjectionPlan:
     """Plan the projection of rows of up to `longest` steps into a model.

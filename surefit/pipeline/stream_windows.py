@@ -58,8 +58,6 @@ class StreamWindows:
     """Rows of a pass that are validation rows."""
     files: tuple[str, ...] = ()
     """Columns of file paths, as a Table has them."""
-    num_bytes: int = 0
-    """Memory of a window, as large as the Store."""
     row_seconds: float = 0.0
     copies: AugmentedCopies | None = None
     """How augmented copies of a row are made, where the Store has some."""

@@ -282,9 +282,8 @@ def read_live(
     if isinstance(live, Stream):
         own = data.validation_table.key == data.table.key
         held_out = frozenset(validation.source_row.tolist()) if own else frozenset()
-        size = sum(train.values(name).nbytes for name in train.fields)
         lengths = np.asarray(train.lengths)
-        windows = StreamWindows(live, len(train), lengths, held_out, data.table.files, size)
+        windows = StreamWindows(live, len(train), lengths, held_out, data.table.files)
         return replace(pipeline, live=replace(windows, copies=copies))
     if ((np.diff(train.source_row) == 0) & (np.diff(train.copy) == 0)).any():
         raise UsageError(

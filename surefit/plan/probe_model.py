@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.collate import starts_in_time
-from surefit.batches.field import NUM_TARGETS, Field, well_known_fields
+from surefit.batches.field import NUM_TARGETS, well_known_fields
 from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes import run_probes
 from surefit.checks.probes.batch_effect import padding_effect
@@ -389,8 +389,12 @@ def _token_limit(pipeline: Pipeline) -> int:
 
 
 def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, Any]]:
-    limit = _token_limit(pipeline)
-    return [_ends(row, pipeline.fields, limit) for row in train.rows(rows)]
+    """The last steps of each sequence of the rows, which is where answers are."""
+    limit, fields = _token_limit(pipeline), pipeline.fields
+    return [
+        {n: v[-limit:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        for row in train.rows(rows)
+    ]
 
 
 def probe_rows(pipeline: Pipeline, train: Store, chosen: Any = None) -> list[Mapping[str, Any]]:
@@ -403,8 +407,3 @@ def probe_rows(pipeline: Pipeline, train: Store, chosen: Any = None) -> list[Map
         return rows
     numbers = ((int(train.source_row[n]), int(train.copy[n])) for n in chosen)
     return [prepare(row, 0, *number) for row, number in zip(rows, numbers, strict=True)]
-
-
-def _ends(row: Mapping[str, Any], fields: Mapping[str, Field], limit: int) -> dict[str, Any]:
-    """The last steps of each sequence of a row, which is where answers are."""
-    return {n: v[-limit:] if starts_in_time(fields[n]) else v for n, v in row.items()}

@@ -43,11 +43,6 @@ def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None
     return value
 
 
-def token_ids(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of the text alone, without special ones."""
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
     """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
 

@@ -34,7 +34,7 @@ from surefit.tasks.pixel_classes import (
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 LABELS = Field(("height", "width"), "int16", IGNORE_INDEX)
 SIZE = Field(("side",), "int64")
@@ -87,6 +87,7 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     from torch.nn.functional import softmax
 
     names = np.asarray(encoder.classes)
+    names = names.astype(np.uint8 if names.max() <= 255 else np.uint16)
     scores = outputs.logits[:, : len(names)].float()
     scores = pixel_scores(scores, batch["pixel_values"].shape[-2:])
     form = read_format(encoder.fitted["pixels"])
@@ -95,23 +96,12 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
         whole = row if form.edge is not None else pixel_scores(row[None], tuple(size))[0]
         places = whole.argmax(0).cpu().numpy()
         shares = np.bincount(places.ravel(), minlength=len(names)) / places.size
-        made = {"prediction": names[places].astype(_dtype(names)), **_shares(shares, encoder)}
+        made = {"prediction": names[places], "shares": by_name(shares.tolist(), encoder.classes)}
         if encoder.settings.get(ALL_PROBABILITIES) is not None:
-            made["probabilities"] = _mean_chances(softmax(whole, 0), encoder)
+            chances = softmax(whole, 0).mean((1, 2)).tolist()
+            made["probabilities"] = by_name(chances, encoder.classes)
         found.append(made)
     return found
-
-
-def _dtype(names: Any) -> Any:
-    return np.uint8 if names.max() <= 255 else np.uint16
-
-
-def _shares(shares: Any, encoder: Encoder) -> dict[str, Any]:
-    return {"shares": by_name(shares.tolist(), encoder.classes)}
-
-
-def _mean_chances(chances: torch.Tensor, encoder: Encoder) -> dict[str, float]:
-    return by_name(chances.mean((1, 2)).tolist(), encoder.classes)
 
 
 SPEC = TaskSpec(

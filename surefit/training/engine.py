@@ -109,7 +109,6 @@ class UsedParameters:
         self._shards = {n: p for n, p in module.named_parameters() if p.requires_grad}
         self._used: set[str] = set()
         self._watched: set[int] = set()
-        self._counts = True
         for name, part in module.named_modules():
             if is_sharded(part):
                 part.register_forward_pre_hook(self._watch(f"{name}." if name else ""))
@@ -129,19 +128,9 @@ class UsedParameters:
 
     def _note(self, name: str) -> Any:
         def note(_: Any) -> None:
-            if self._counts:
-                self._used.add(name)
+            self._used.add(name)
 
         return note
-
-    @contextmanager
-    def ignored(self) -> Iterator[None]:
-        """A pass that counts nothing."""
-        self._counts = False
-        try:
-            yield
-        finally:
-            self._counts = True
 
     def drop_others(self) -> None:
         """Drop the gradients that no process has computed; all call it after a step's passes."""

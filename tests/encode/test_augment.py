@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import surefit
 from builders import WORDS, sentiment_rows, write_jsonl
-from surefit.data.split import split_rows
+from surefit.data.split import count_repeats, split_rows
 from surefit.encode.augment import CHANGES, read_synonyms
 from surefit.encode.augment.augmented_copies import AugmentedCopies
 from surefit.errors import FindingError, UsageError
@@ -220,10 +220,11 @@ def test_no_validation_row_has_a_relative_in_training(
     for number, way in drawn:
         said = ways[way].format(f"Name  river {number}" if way % 2 else f"name river {number}")
         rows.append({"prompt": said, "completion": f"river {number}" + "." * (way % 2)})
-    split = split_rows(hash_rows(open_rows(rows), ["prompt", "completion"], fold=True), 0.3, seed)
+    hashes = hash_rows(open_rows(rows), ["prompt", "completion"], fold=True)
+    split = split_rows(hashes, 0.3, seed)
     sides = [{drawn[row][0] for row in side} for side in (split.train, split.evaluation)]
     assert not sides[0] & sides[1]
-    assert split.num_duplicates == len(drawn) - len({number for number, _ in drawn})
+    assert count_repeats(hashes) == len(drawn) - len({number for number, _ in drawn})
 
 
 def test_folding_keeps_numbers_and_formulas_apart() -> None:

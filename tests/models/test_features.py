@@ -69,7 +69,6 @@ def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
     bert = AutoConfig.for_model("bert", hidden_size=256, max_position_embeddings=271)
     plan = plan_projection(4000, 999, bert)
     assert (plan.feature_size, plan.input_size, plan.positions) == (4000, 256, 271)
-    assert plan.cuts_rows
     electra = AutoConfig.for_model("electra", hidden_size=64, embedding_size=32)
     assert plan_projection(5, 9, electra).input_size == 32
     assert plan_projection(5, 9, AutoConfig.for_model("gpt2", n_embd=48)).hidden_size == 48

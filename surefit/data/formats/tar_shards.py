@@ -349,8 +349,8 @@ def choose_names(names: Collection[str]) -> Naming:
     `jpg` becomes `image`, `cls` becomes `label`, `txt` becomes `text`, and so on, if no sample has
     two of a kind; else the extensions are the names.
     """
-    at_first = _extensions(names, True)
-    at_first_dot = len({*at_first}) <= MOST_EXTENSIONS
+    at_first = {parts[1] for name in names if (parts := divide(name, True)) is not None}
+    at_first_dot = len(at_first) <= MOST_EXTENSIONS
     divided = [parts for name in names if (parts := divide(name, at_first_dot)) is not None]
     by_kind: dict[Kind, list[str]] = {}
     for extension in dict.fromkeys(extension for _, extension in divided):
@@ -367,10 +367,6 @@ def choose_names(names: Collection[str]) -> Naming:
         else:
             columns |= {each: each for each in extensions}
     return Naming(columns, at_first_dot)
-
-
-def _extensions(names: Iterable[str], at_first_dot: bool) -> list[str]:
-    return [parts[1] for name in names if (parts := divide(name, at_first_dot)) is not None]
 
 
 def _one_each(divided: Iterable[tuple[str, str]], extensions: Collection[str]) -> bool:

@@ -134,7 +134,7 @@ def _column(name: str, values: list[Any], writer: ArrowWriter) -> pa.Array:
         return _Arrays(name, values, writer.num_rows, known).join()
     if is_text(known) or any(isinstance(value, str) for value in values):
         # pandas marks missing text with NaN
-        values = [None if _is_nan(value) else value for value in values]
+        values = [None if isinstance(v, float) and v != v else v for v in values]
     return writer.column(name, values)
 
 
@@ -184,10 +184,6 @@ class _Arrays:
 
     def _fault(self, rule: Rule, place: int, what: str) -> ColumnFaultError:
         return ColumnFaultError(rule, self.name, [self.first_row + place], what)
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and value != value
 
 
 def _join(arrays: Sequence[Array]) -> pa.Array:

@@ -30,7 +30,6 @@ AUGMENT_FUNCTION_FAILED = rule(
 )
 
 
-Change = Callable[[str, Collection[str], np.random.Generator], str]
 OwnChange = Callable[[str, np.random.Generator], str]
 
 TRIES = 8
