@@ -15,7 +15,7 @@ import torch
 import surefit
 from collating import PAD, TOKENIZER, as_lists, numbered
 from surefit import Collator, Field
-from surefit.batches.python_rows import CollateError
+from surefit.batches.collator import CollateError
 
 
 def test_every_known_column_is_padded_with_its_own_value() -> None:

@@ -21,7 +21,7 @@ from surefit.batches.field import Field
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS, Table
-from surefit.encode import encoded_chunks
+from surefit.encode import encode_table
 from surefit.encode.casting import cast_columns, count_labelled, row_length
 from surefit.encode.drop_reasons import DropReason, describe_counts, describe_rows
 from surefit.encode.encode_table import encode_rows
@@ -333,7 +333,7 @@ def _stores(cache: Path) -> dict[str, bytes]:
 
 def test_it_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _check(tmp_path / "whole")
-    monkeypatch.setattr(encoded_chunks, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(encode_table, "CHUNK_ROWS", 100)
     begin, count = RowEncoder.begin, 0
 
     def cut(*given: Any) -> Any:
