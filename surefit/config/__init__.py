@@ -1,6 +1,5 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
-from surefit.config.bounded_yaml import joint_name, joint_parts
 from surefit.config.run_config import (
     LOCAL_KEYS,
     SHORT_KEYS,
@@ -11,6 +10,8 @@ from surefit.config.run_config import (
     Images,
     Lora,
     RunConfig,
+    joint_name,
+    joint_parts,
 )
 from surefit.config.sections import (
     EarlyStopping,

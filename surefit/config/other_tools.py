@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from surefit.core.foreign import read_yaml
 
 Settings = Mapping[str, Any]
 Translated = Settings | str
@@ -269,7 +269,7 @@ class Answer:
 @cache
 def read_table() -> dict[str, Translator]:
     """Every key that has an answer, and what translates its value."""
-    table = yaml.safe_load(TABLE.read_text("utf-8"))
+    table = read_yaml(TABLE, dict[str, Any], "Install surefit again.")
     answers: dict[str, Translator] = {}
     for ours, names in table["renamed"].items():
         answers |= dict.fromkeys(names.split(), lambda value, ours=ours: {ours: value})

@@ -5,12 +5,12 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from surefit.config.bounded_yaml import joint_name
 from surefit.config.sections import (
     LOCAL,
     EarlyStopping,
@@ -28,6 +28,8 @@ from surefit.config.sections import (
     join_names,
     read_metrics,
 )
+from surefit.core.foreign import parse_yaml
+from surefit.errors import UsageError
 
 
 class FeatureShape(Section):
@@ -426,3 +428,32 @@ class RunConfig(Section):
 LOCAL_KEYS = tuple(n for n, info in RunConfig.model_fields.items() if LOCAL in info.metadata)
 SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""
+
+
+def joint_name(columns: Sequence[str]) -> str:
+    """One name for several columns; that of a single column is its own.
+
+    >>> joint_name(["casual", "registered"]), joint_name(["label"])
+    ('[casual, registered]', 'label')
+    """
+    if len(columns) == 1:
+        return columns[0]
+    flow: str = yaml.safe_dump(
+        list(columns), default_flow_style=True, allow_unicode=True, width=float("inf")
+    )
+    return flow.strip()
+
+
+def joint_parts(name: str) -> list[str]:
+    """The columns that one name stands for; none for the name of a single column.
+
+    >>> joint_parts("[casual, registered]"), joint_parts("label")
+    (['casual', 'registered'], [])
+    """
+    if not (name.startswith("[") and name.endswith("]")):
+        return []
+    try:
+        parts = parse_yaml(name, list[str], name)
+    except UsageError:
+        return []
+    return parts if len(parts) > 1 else []

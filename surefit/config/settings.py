@@ -12,13 +12,13 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from surefit.config.bounded_yaml import load_yaml
 from surefit.config.other_tools import (
     answer_key,
     answer_value,
     is_of_other_tool,
 )
 from surefit.config.run_config import SHORT_KEYS, RunConfig
+from surefit.core import foreign
 from surefit.core.files import refuse_special
 from surefit.errors import UsageError
 
@@ -28,16 +28,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     refuse_special(path)
     if not path.is_file():
         raise UsageError(f"There is no config file {path}.", "Check the path.")
-    try:
-        loaded = load_yaml(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(
-            f"{path}{place}: not valid YAML ({error.problem}).", "Correct the YAML there."
-        ) from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
+    loaded = foreign.read_yaml(path, object, "Correct the YAML there.")
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
@@ -58,8 +49,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UsageError(f"--set expects key=value, found {text!r}.", "Write --set key=value.")
     try:
-        return key.strip().replace("-", "_"), load_yaml(value)
-    except (yaml.YAMLError, ValueError):
+        return key.strip().replace("-", "_"), foreign.parse_yaml(value, object, text)
+    except UsageError:
         return key.strip().replace("-", "_"), value
 
 

@@ -6,14 +6,16 @@ import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from surefit.core.foreign import parse_json, read_json
+from surefit.errors import UsageError
 
 FILE = "digests.json"
 MARK = ".surefit"
 """A file that says that surefit made a folder (`files.mark`); it has no digest."""
-ALGORITHM = "xxh3_128"
 BUFFER_BYTES = 1 << 22
 
 
@@ -26,6 +28,22 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.path} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What digests.json has about a file."""
+
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What digests.json holds."""
+
+    format_version: int
+    files: dict[str, Listed]
 
 
 def hash_file(path: Path) -> str:
@@ -50,8 +68,7 @@ def describe_contents(contents: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _listing(files: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
-    about = {name: {"bytes": size, ALGORITHM: digest} for name, (size, digest) in files.items()}
-    return {"format_version": 1, "files": about}
+    return asdict(Listing(1, {name: Listed(*about) for name, about in files.items()}))
 
 
 def seal(folder: Path) -> None:
@@ -71,9 +88,8 @@ def listed_files(folder: Path) -> set[str] | None:
     try:
         if (folder / FILE).is_symlink():
             return None
-        files = json.loads((folder / FILE).read_text(encoding="utf-8"))["files"]
-        return {str(name) for name in files}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {*read_json(folder / FILE, Listing).files}
+    except UsageError:
         return None
 
 
@@ -89,20 +105,18 @@ def find_damage(
     """
     path = folder / FILE
     try:
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        expected = {name: (int(of["bytes"]), str(of[ALGORITHM])) for name, of in files.items()}
+        expected = parse_json(path.read_bytes(), Listing, str(path)).files
     except FileNotFoundError:
         return [Damage(path, "is missing")]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UsageError:
         return [Damage(path, "is not the list of digests that was written")]
     names = expected if only is None else [name for name in only if name in expected]
-    found = [_compare(folder / name, *expected[name], hash_of) for name in names]
+    found = [_compare(folder / name, expected[name], hash_of) for name in names]
     return [damage for damage in found if damage is not None]
 
 
-def _compare(
-    path: Path, num_bytes: int, digest: str, hash_of: Callable[[Path], str]
-) -> Damage | None:
+def _compare(path: Path, listed: Listed, hash_of: Callable[[Path], str]) -> Damage | None:
+    num_bytes, digest = listed.bytes, listed.xxh3_128
     try:
         size = path.stat().st_size
         if size != num_bytes:

@@ -7,11 +7,14 @@ into such an error: exceptions of every type, and panics of Rust libraries.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+import yaml
 
 from surefit.errors import SurefitError, UsageError, describe_error
 
@@ -19,6 +22,10 @@ T = TypeVar("T")
 RESTORE = "Restore it from a copy. `surefit verify RUN` names the damaged files of a run."
 WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What the use of a value raises if the file does not have what was written."""
+MAX_CHARACTERS = 1 << 20
+MAX_DEPTH = 32
+MAX_NODES = 100_000
+"""Bounds of YAML: its text, its nesting, and its values with all aliases written out."""
 
 
 def read_json(path: Path, kind: type[T], fix: str = RESTORE) -> T:
@@ -27,11 +34,14 @@ def read_json(path: Path, kind: type[T], fix: str = RESTORE) -> T:
     `kind` is any type that pydantic validates: a model, a dataclass, `dict[str, int]`. Numbers
     and texts are not converted into each other.
     """
+    return parse_json(_read_bytes(path, fix), kind, str(path), fix)
+
+
+def _read_bytes(path: Path, fix: str) -> bytes:
     try:
-        text = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}.", fix) from None
-    return parse_json(text, kind, str(path), fix)
 
 
 def parse_json(text: str | bytes, kind: type[T], name: str, fix: str = RESTORE) -> T:
@@ -49,7 +59,105 @@ def parse_json(text: str | bytes, kind: type[T], name: str, fix: str = RESTORE) 
     try:
         return cast(T, _adapter(cast(Hashable, kind)).validate_json(text, strict=True))
     except ValidationError as error:
-        raise _damaged(name, _first_fault(error), fix) from None
+        fault = error
+    try:
+        if fault.errors()[0]["type"] == "json_invalid":
+            # pydantic refuses lone surrogates and 200 levels, which Python writes and others read.
+            loaded = json.loads(text if isinstance(text, str) else text.decode())
+            return cast(T, _adapter(cast(Hashable, kind)).validate_python(loaded))
+    except ValidationError as error:
+        fault = error
+    except (ValueError, RecursionError):  # no JSON for Python either
+        pass
+    raise _damaged(name, _first_fault(fault), fix) from None
+
+
+def read_yaml(path: Path, kind: type[T], fix: str) -> T:
+    """Return the YAML of a file as a value of `kind`; raise UsageError if it is no such value."""
+    return parse_yaml(_read_bytes(path, fix), kind, str(path), fix)
+
+
+def parse_yaml(
+    text: str | bytes, kind: type[T], name: str, fix: str = "Correct the YAML there."
+) -> T:
+    """Return the YAML of a text as a value of `kind`; `name` is the file or option it is from.
+
+    YAML makes no objects of Python, and has no key twice. Numbers and texts are not converted into
+    each other.
+
+    >>> parse_yaml("lr: [1, 2]", dict[str, list[int]], "run.yaml")
+    {'lr': [1, 2]}
+    >>> parse_yaml("lr: 1\\nlr: 2", dict[str, int], "run.yaml")
+    Traceback (most recent call last):
+    ...
+    surefit.errors.UsageError: run.yaml, line 2, column 1: not valid YAML (the key 'lr' occurs ...
+    """
+    from pydantic import ValidationError
+
+    try:
+        value = _load_yaml(text if isinstance(text, str) else text.decode())
+        return cast(T, _adapter(cast(Hashable, kind)).validate_python(value, strict=True))
+    except ValidationError as error:
+        raise UsageError(
+            f"{name} is not what surefit expects: {_first_fault(error)}", fix
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise UsageError(f"{name}{place}: not valid YAML ({error.problem}).", fix) from None
+    except (yaml.YAMLError, *WRONG_CONTENT) as error:
+        raise UsageError(f"{name} is not valid YAML: {error}", "Save it as UTF-8 text.") from None
+
+
+def _load_yaml(text: str) -> Any:
+    if len(text) > MAX_CHARACTERS:
+        raise yaml.YAMLError(f"it has {len(text):,} characters; expected up to {MAX_CHARACTERS:,}")
+    loader = _BoundedLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _BoundedLoader(yaml.SafeLoader):
+    """Counts what it composes; an alias counts as much as what it stands for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.depth = 0
+        self.counts: dict[int, int] = {}
+        """The values in a finished node, by its identity."""
+        self.num_nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        before, self.depth = self.num_nodes, self.depth + 1
+        if self.depth > MAX_DEPTH:
+            raise _fault(f"nested deeper than {MAX_DEPTH} levels", mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if is_alias and id(node) not in self.counts:
+            raise _fault("an alias stands inside of what it stands for", mark)
+        self.num_nodes += self.counts[id(node)] if is_alias else 1
+        if self.num_nodes > MAX_NODES:
+            raise _fault(f"more than {MAX_NODES:,} values, with aliases written out", mark)
+        self.counts.setdefault(id(node), self.num_nodes - before)
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (key.tag, key.value) in seen:
+                raise _fault(f"the key {key.value!r} occurs twice", key.start_mark)
+            seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+
+def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 @cache

@@ -15,11 +15,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from surefit.core import files
+from surefit.core.foreign import parse_json
 from surefit.disk_space import existing_place
 from surefit.errors import UsageError
 
@@ -97,12 +99,21 @@ def _refuse_other_content(path: Path) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lock, as the file of the lock has it."""
+
+    pid: int
+    host: str
+    since: str
+
+
 def describe_holder(path: Path) -> str:
     """Name the process that holds a lock."""
     try:
-        about = json.loads(files.read_own(path))
-        return f"process {about['pid']} on {about['host']}, since {about['since']}"
-    except (ValueError, KeyError, TypeError):  # it has not yet said who it is
+        about = parse_json(files.read_own(path), Holder, str(path))
+        return f"process {about.pid} on {about.host}, since {about.since}"
+    except UsageError:  # it has not yet said who it is
         return "another process"
 
 

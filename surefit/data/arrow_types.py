@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from surefit.core.foreign import parse_json
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
 from surefit.data.column_types import is_list
 from surefit.data.data_rules import CORRUPT_FILE, WRONG_TYPE, check_expansion
 from surefit.data.table import CHUNK_ROWS
+from surefit.errors import UsageError
 
 FORMAT_VERSION = 2
 
@@ -134,9 +135,10 @@ def map_arrow(path: Path) -> pa.Table:
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
     """The class names of each column of ClassLabels, or of lists of them."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        text = (schema.metadata or {})[b"huggingface"]
+        features = parse_json(text, dict[str, Any], "huggingface")["info"]["features"]
         pairs = {name: _names(features.get(name)) for name in schema.names}
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, UsageError):
         return {}  # not written by `datasets`, or by another version of it
     return {
         name: names

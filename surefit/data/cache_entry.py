@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from surefit.core import digests
+from surefit.core.foreign import read_json
 from surefit.data.cache import entry_folder, lock_entry, new_entry, verify_entry
 from surefit.data.file_identity import content_hashes
 
@@ -39,7 +40,7 @@ def open_json(kind: str, key: str, make: Callable[[], Any]) -> Any:
     def fill(folder: Path) -> None:
         (folder / VALUE).write_text(json.dumps(make(), allow_nan=False), encoding="utf-8")
 
-    return open_entry(kind, key, fill, lambda f: json.loads((f / VALUE).read_text("utf-8")))
+    return open_entry(kind, key, fill, lambda f: read_json(f / VALUE, object))
 
 
 def is_sound(folder: Path) -> bool:

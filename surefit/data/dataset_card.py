@@ -18,9 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from surefit.config.bounded_yaml import load_yaml
+from surefit.core.foreign import parse_yaml
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.official_splits import Splits, find_splits, named_splits
 from surefit.errors import UsageError
@@ -86,15 +84,14 @@ def _front_matter(card: Path) -> Mapping[str, Any]:
         return {}
     with card.open(encoding="utf-8", errors="replace") as file:
         match = _FRONT_MATTER.match(file.read(_MAX_CHARACTERS))
+    text = match.group(1) if match else ""
     try:
-        value = load_yaml(match.group(1)) if match else {}
-    except (yaml.YAMLError, UsageError, ValueError, RecursionError) as error:
-        if "configs" not in (match.group(1) if match else ""):
+        value = parse_yaml(text, object, f"{card}: the front matter")
+    except UsageError as error:
+        if "configs" not in text:
             return {}
-        message = f"{card}: the front matter is no valid YAML: {str(error).splitlines()[0][:160]}"
-        raise CORRUPT_FILE.error(
-            message, fix="Correct it, or name the files.", file=str(card)
-        ) from None
+        fix = "Correct it, or name the files."
+        raise CORRUPT_FILE.error(error.message, fix=fix, file=str(card)) from None
     return value if isinstance(value, Mapping) else {}
 
 

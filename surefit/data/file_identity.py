@@ -18,6 +18,7 @@ from pathlib import Path
 
 from surefit.core import files
 from surefit.core.digests import hash_file
+from surefit.core.foreign import read_json
 from surefit.data.cache import entry_folder, fingerprint, new_entry, verify_entry
 from surefit.errors import RunFailedError, UsageError
 
@@ -72,8 +73,8 @@ def _remembered(stamps: Sequence[Stamp], is_settled: bool) -> list[str | None]:
         return _hash_all(stamps)
     folder = entry_folder(KIND, fingerprint([[ascii(path), *rest] for path, *rest in stamps]))
     if verify_entry(folder):
-        with suppress(OSError, ValueError):
-            return list(json.loads((folder / VALUE).read_text(encoding="utf-8")))
+        with suppress(UsageError):
+            return read_json(folder / VALUE, list[str | None])
     made = _hash_all(stamps)
     with (
         suppress(OSError, RunFailedError, UsageError),  # no room: they are hashed again

@@ -6,11 +6,10 @@ rows have axes and `NAME.shapes` if they have several.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.data.cache import new_entry
 from surefit.errors import RunFailedError
 
@@ -37,19 +37,24 @@ BUFFER_ROWS, BUFFER_BYTES = 512, 1 << 20
 """The most that a writer buffers before it writes."""
 
 
+@dataclass(frozen=True)
+class Columns:
+    """What columns.json holds."""
+
+    key: str
+    num_rows: int
+    fields: dict[str, Field]
+    notes: dict[str, Any]
+
+
 class Store:
     """Encoded rows, read from disk as they are needed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        meta = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
-        self.key: str = meta["key"]
-        self.num_rows: int = meta["num_rows"]
-        self.notes: dict[str, Any] = meta["notes"]
-        self.fields = {
-            name: Field(**{**spec, "axes": tuple(spec["axes"])})
-            for name, spec in meta["fields"].items()
-        }
+        about = read_json(folder / "columns.json", Columns)
+        self.key, self.num_rows = about.key, about.num_rows
+        self.notes, self.fields = about.notes, about.fields
         self._values = {
             n: map_array(folder / f"{n}.values", f.numpy_dtype) for n, f in self._items()
         }
@@ -225,13 +230,8 @@ def new_store(
             writer = StoreWriter(temporary, fields, stack)
             yield writer
             writer.flush()
-        meta = {
-            "key": key or folder.name,
-            "num_rows": writer.num_rows,
-            "fields": {name: asdict(spec) for name, spec in writer.fields.items()},
-            "notes": notes,
-        }
-        files.write_json(temporary / "columns.json", meta)
+        about = Columns(key or folder.name, writer.num_rows, writer.fields, notes)
+        files.write_json(temporary / "columns.json", asdict(about))
 
 
 def map_array(path: Path, dtype: np.dtype[Any]) -> Array:

@@ -19,10 +19,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.core import files
+from surefit.core.foreign import read_json
 from surefit.errors import RunFailedError
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_fingerprint
@@ -324,14 +326,21 @@ def load_checkpoint(
     return saved.state, saved.scaler
 
 
+@dataclass(frozen=True)
+class Index:
+    """What index.json holds: the files of each tensor, in order."""
+
+    model: dict[str, list[str]]
+    optimizer: dict[str, list[str]]
+
+
 class _Reader:
     """Reads tensors of a checkpoint: of a sharded one, the rows that this process holds."""
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path, self._stack = path, stack
-        self.index: dict[str, dict[str, list[str]]] = json.loads(
-            (path / INDEX).read_text(encoding="utf-8")
-        )
+        found = read_json(path / INDEX, Index)
+        self.index = {"model": found.model, "optimizer": found.optimizer}
         self._opened: dict[str, Any] = {}
 
     def parts(self, kind: str, name: str) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from surefit.core import digests, files
 from surefit.core.digests import Damage
-from surefit.core.foreign import WRONG_CONTENT
+from surefit.core.foreign import parse_json
 from surefit.errors import RunFailedError, UsageError
 
 FORMAT_VERSION = 4
@@ -22,6 +22,8 @@ STATE = "state.json"
 @dataclass
 class State:
     """Where a run is. All else (order, learning rate, dropout) is a function of the step."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read by pydantic, not a field
 
     step: int = 0
     tokens: int = 0
@@ -52,6 +54,13 @@ class About:
     format_version: int = FORMAT_VERSION
 
 
+@dataclass(frozen=True)
+class Version:
+    """What state.json of every version holds."""
+
+    format_version: int
+
+
 def write_about(folder: Path, about: About) -> None:
     """Write state.json into a folder that nobody reads yet."""
     text = json.dumps(asdict(about), indent=1, allow_nan=False)
@@ -60,15 +69,15 @@ def write_about(folder: Path, about: About) -> None:
 
 def read_about(folder: Path) -> About:
     """The state.json of a checkpoint; one of an earlier version is refused."""
-    loaded = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    version = int(loaded["format_version"])
+    text = (folder / STATE).read_bytes()
+    version = parse_json(text, Version, str(folder / STATE)).format_version
     if version != FORMAT_VERSION:
         raise RunFailedError(
             f"{folder} has checkpoint format {version}, and this version of surefit reads format "
             f"{FORMAT_VERSION} only.",
             "Resume with the version of surefit that wrote it, or start a new run.",
         )
-    return About(State(**loaded["state"]), loaded["optimizer"], loaded["scaler"], loaded["base"])
+    return parse_json(text, About, str(folder / STATE))
 
 
 NAME = re.compile(r"step-(\d{8,})")
@@ -166,7 +175,7 @@ def _state_damage(path: Path) -> list[Damage]:
         read_about(path)
     except PermissionError as error:
         raise _forbidden(error) from None
-    except (OSError, *WRONG_CONTENT):
+    except (OSError, UsageError):
         return [Damage(path / STATE, "is missing or is not what was written")]
     return _permitted(path, (STATE,))
 

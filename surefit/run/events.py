@@ -12,6 +12,7 @@ from typing import Any
 
 from surefit.core import files
 from surefit.core.files import open_own
+from surefit.core.foreign import parse_json
 from surefit.errors import RunFailedError, UsageError
 
 Event = Mapping[str, Any]
@@ -102,11 +103,10 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """The event of a line; None for what is no event."""
     try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):  # not JSON, or not UTF-8
+        event = parse_json(line, dict[str, Any], "events.jsonl")
+    except UsageError:
         return None
-    is_event = isinstance(event, dict) and type(event.get("step")) is int and "event" in event
-    return event if is_event else None
+    return event if type(event.get("step")) is int and "event" in event else None
 
 
 def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import os
 import re
 import sys
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from surefit.core import files
+from surefit.core.foreign import read_json
+from surefit.errors import UsageError
 from surefit.user_code.named_code import locate, split_name
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -45,12 +46,11 @@ def records_folder() -> Path:
 
 def recall(run_id: Any) -> CodeRecord | None:
     """Return the record of a run; None if this user did not make it here with their own code."""
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        return None
     try:
-        if not _RUN_ID.fullmatch(run_id):
-            return None
-        about = json.loads((records_folder() / f"{run_id}.json").read_text(encoding="utf-8"))
-        return CodeRecord(about["run"], about["code"], tuple(about["remote"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return read_json(records_folder() / f"{run_id}.json", CodeRecord)
+    except UsageError:
         return None  # a record that cannot be read permits nothing
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from surefit.config import RunConfig
+from surefit.core.foreign import read_json
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note
 
@@ -227,7 +227,6 @@ def _refuse_kernels(place: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path, dict[str, Any])
+    except UsageError:
         return {}  # whoever reads the file reports it
-    return value if isinstance(value, dict) else {}

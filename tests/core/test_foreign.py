@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from surefit.core.foreign import content_of, library_reads, parse_json, read_json
+import surefit
+from surefit.core.foreign import content_of, library_reads, parse_json, parse_yaml, read_json
 from surefit.errors import UsageError
 
 
@@ -87,3 +91,68 @@ def test_interrupts_and_our_own_errors_pass(error: BaseException) -> None:
 def test_values_that_cannot_be_used_are_damage_of_their_file() -> None:
     with pytest.raises(UsageError, match=r"plan\.json is damaged.*'task'"), content_of("plan.json"):
         {}["task"]
+
+
+def test_text_with_lone_surrogates_is_read_as_python_writes_it() -> None:
+    """File names that are not UTF-8 have them, and readers of model configs accept them."""
+    text = json.dumps({"step": 3, "files": ["a\udcff"]})
+    assert parse_json(text, State, "state.json") == State(3, ["a\udcff"])
+    assert parse_json(text, dict[str, Any], "state.json")["files"] == ["a\udcff"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("step: x", r"run\.yaml is not what surefit expects: step: .*valid integer, found 'x'"),
+        ("step: [1", r"run\.yaml, line 1, column 9: not valid YAML"),
+        ("step: 1\nstep: 2", r"run\.yaml, line 2, column 1: .*'step' occurs twice"),
+        ("step: 2024-13-45", r"run\.yaml is not valid YAML: month"),
+        (b"step: \xff", r"run\.yaml is not valid YAML: 'utf-8'"),
+    ],
+)
+def test_yaml_faults_name_the_file_and_the_place(text: str | bytes, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_yaml(text, dict[str, int], "run.yaml")
+
+
+DATA_READERS = {
+    "data/formats/json_rows.py": "rows of the user",
+    "data/formats/json_window.py": "rows of the user",
+    "data/stored_messages.py": "messages in rows of the user",
+}
+OWN_TEXTS = {
+    "cli/selftest.py": "what the command that it started printed",
+    "encode/audio/audio_format.py": "settings as the key of a cache in memory",
+    "encode/text/tokenizer.py": "the state of a tokenizer in memory",
+    "plan/make_plan.py": "configs that processes of one run exchange",
+    "tasks/causal_text.py": "texts that the encoder put into a column of numbers",
+}
+PARSERS = {
+    "json": {"load", "loads", "JSONDecoder"},
+    "yaml": {"load", "safe_load", "full_load", "unsafe_load", "load_all", "safe_load_all"},
+    "tomllib": {"load", "loads"},
+    "pickle": {"load", "loads", "Unpickler"},
+}
+
+
+def parser_calls(path: Path) -> list[str]:
+    """The parsers that a module calls or imports by name."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module, names = node.value.id, [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            module, names = node.module or "", [alias.name for alias in node.names]
+        else:
+            continue
+        found += [f"{module}.{name}" for name in names if name in PARSERS.get(module, ())]
+    return found
+
+
+def test_foreign_text_has_one_way_in() -> None:
+    package = Path(surefit.__file__).parent
+    calls = {
+        path.relative_to(package).as_posix(): parser_calls(path) for path in package.rglob("*.py")
+    }
+    allowed = {"core/foreign.py", *DATA_READERS, *OWN_TEXTS}
+    assert {file for file, found in calls.items() if found} == allowed

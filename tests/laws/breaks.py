@@ -203,7 +203,7 @@ BREAKS = (
     ),
     Break(
         10,
-        "config/bounded_yaml.py",
+        "core/foreign.py",
         "class _BoundedLoader(yaml.SafeLoader):",
         "class _BoundedLoader(yaml.UnsafeLoader):",
         "test_config_cannot_make_objects",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.core.foreign import read_json
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
@@ -18,8 +19,9 @@ from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats.opened import Opened
 from surefit.data.official_splits import Splits, named_splits
 from surefit.data.table import CHUNK_ROWS
-from surefit.errors import FindingError
+from surefit.errors import FindingError, UsageError
 
+T = TypeVar("T")
 _MAGIC = b"ARROW1"
 
 
@@ -104,6 +106,27 @@ def _unreadable(path: Path, error: str, batch: int = 0, row: int | None = None) 
     return CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path), row=row)
 
 
+@dataclass(frozen=True)
+class SavedSplits:
+    """What dataset_dict.json of `DatasetDict.save_to_disk` holds."""
+
+    splits: list[str]
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file of a dataset, relative to its folder."""
+
+    filename: str
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What state.json of `Dataset.save_to_disk` holds."""
+
+    _data_files: list[SavedFile]
+
+
 def is_dataset_folder(path: Path) -> bool:
     """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote the folder."""
     return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
@@ -113,25 +136,20 @@ def dataset_splits(path: Path) -> Splits | None:
     """The folders of the splits in a `DatasetDict` folder; None for a single dataset."""
     if not (path / "dataset_dict.json").is_file():
         return None
-    splits = _read_json(path / "dataset_dict.json").get("splits")
-    named = named_splits(splits) if isinstance(splits, list) else {}
+    splits = _read(path / "dataset_dict.json", SavedSplits).splits
+    named = named_splits(splits)
     if "train" not in named:
         message = f"{path} has the splits {splits}; expected one called train."
         fix = "Pass the folder of one split, such as --data FOLDER/test."
         raise NO_DATA.error(message, fix=fix, file=str(path))
-    other = tuple(path / name for name in splits or () if name not in named.values())
+    other = tuple(path / name for name in splits if name not in named.values())
     return Splits({part: (path / name,) for part, name in named.items()}, other)
 
 
 def dataset_files(folder: Path) -> list[Path]:
     """The Arrow files of a folder that `Dataset.save_to_disk` wrote, in order."""
-    files = _read_json(folder / "state.json").get("_data_files")
-    if not isinstance(files, list) or not all(
-        isinstance(file, dict) and isinstance(file.get("filename"), str) for file in files
-    ):
-        message = f"{folder / 'state.json'} does not list the files of the dataset (_data_files)."
-        raise CORRUPT_FILE.error(message, file=str(folder / "state.json"))
-    paths = [folder / Path(file["filename"]).name for file in files]
+    files = _read(folder / "state.json", SavedState)._data_files
+    paths = [folder / Path(file.filename).name for file in files]
     missing = next((path for path in paths if not path.is_file()), None)
     if missing is not None:
         message = f"{folder / 'state.json'} names {missing.name}, which does not exist."
@@ -141,13 +159,12 @@ def dataset_files(folder: Path) -> list[Path]:
     return paths
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read(path: Path, kind: type[T]) -> T:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        message = f"{path} cannot be read: {error}"
-        raise CORRUPT_FILE.error(message, fix="Save the dataset again.", file=str(path)) from None
-    return value if isinstance(value, dict) else {}
+        return read_json(path, kind)
+    except UsageError as error:
+        fix = "Save the dataset again."
+        raise CORRUPT_FILE.error(error.message, fix=fix, file=str(path)) from None
 
 
 def open_parquet(path: Path, reading: Reading) -> Opened:

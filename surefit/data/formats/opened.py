@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from surefit.core.files import write_json
+from surefit.core.foreign import read_json
 from surefit.data.arrow_types import map_arrow
 from surefit.findings import Finding
 
@@ -29,6 +29,5 @@ def write_findings(folder: Path, findings: Sequence[Finding]) -> None:
 
 def read_opened(folder: Path) -> Opened:
     """Memory-map a table that was converted into `folder`, and read what was found then."""
-    with (folder / "findings.json").open(encoding="utf-8") as file:
-        found = tuple(Finding(**fields) for fields in json.load(file))
-    return Opened(map_arrow(folder / "table.arrow"), found)
+    found = read_json(folder / "findings.json", list[Finding])
+    return Opened(map_arrow(folder / "table.arrow"), tuple(found))

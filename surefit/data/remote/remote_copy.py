@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from surefit.core.files import mark, remove_file, write_json
+from surefit.core.foreign import parse_json, read_json
 from surefit.data.cache import entry_folder, fingerprint, lock_entry, scratch_in_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.file_identity import content_hashes
@@ -32,7 +33,7 @@ from surefit.data.remote.remote_files import (
 )
 from surefit.data.remote.remote_url import clean_url
 from surefit.disk_space import free_bytes
-from surefit.errors import RunFailedError
+from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, rule
 from surefit.gigabytes import show_gb, to_bytes
 from surefit.printable import name_copy
@@ -170,8 +171,7 @@ class Copy:
             self.findings.append(REMOTE_CHANGED.finding(message, file=self.url))
         self.changed, self.before = set(), self.before | done
         root, kind, names = self.listing.root, self.listing.kind, [*self.listing.files]
-        about = {"root": root, "kind": kind, "names": names, "digests": self.before}
-        write_json(self.home / RECORD, about)
+        write_json(self.home / RECORD, asdict(Record(root, kind, names, self.before)))
 
     def _make_room(self, needed: int, limit_gb: float | None) -> None:
         """Raise an error unless files fit on the disk and in the limit, for which others go."""
@@ -282,15 +282,25 @@ def _read_log(home: Path) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     with suppress(OSError):
         for line in (home / LOG).read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, TypeError):
-                path, *rest = json.loads(line)
+            with suppress(UsageError):
+                path, *rest = parse_json(line, tuple[str, str | None, str], str(home / LOG))
                 found[path] = rest
     return found
 
 
+@dataclass(frozen=True)
+class Record:
+    """What files.json holds."""
+
+    root: str
+    kind: Literal["file", "folder", "pattern"]
+    names: list[str]
+    digests: dict[str, str]
+
+
 def _read_record(home: Path) -> tuple[Listing | None, dict[str, str]]:
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        about = json.loads((home / RECORD).read_text(encoding="utf-8"))
-        files = {name: RemoteFile(about["root"] + name, name) for name in about["names"]}
-        return Listing(about["root"], about["kind"], files), dict(about["digests"])
+    with suppress(UsageError):
+        about = read_json(home / RECORD, Record)
+        files = {name: RemoteFile(about.root + name, name) for name in about.names}
+        return Listing(about.root, about.kind, files), about.digests
     return None, {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.core.foreign import parse_json
 from surefit.errors import UsageError
 
 # Code, quotations, tags and placeholders carry the meaning of a prompt.
@@ -333,17 +333,9 @@ def _read_file(path: Path) -> list[Any]:
             delimiter = "\t" if path.suffix == ".tsv" else ","
             lines = csv.reader(io.StringIO(text), delimiter=delimiter)
             return [[cell for cell in line if cell.strip()] for line in lines if any(line)]
-        loaded = json.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(
             f"{path} cannot be read: {error}.", "Save it as UTF-8 JSON, CSV or TSV."
         ) from None
-    well_formed = isinstance(loaded, dict) and all(
-        isinstance(v, str | list) for v in loaded.values()
-    )
-    if not well_formed:
-        raise UsageError(
-            f"{path}: expected an object of words and their synonyms.",
-            'Write {"big": ["large", "huge"]}.',
-        )
-    return _pairs(loaded)
+    fix = 'Write an object of words and their synonyms: {"big": ["large", "huge"]}.'
+    return _pairs(parse_json(text, dict[str, str | list[Any]], str(path), fix))
