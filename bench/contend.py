@@ -22,8 +22,7 @@ def train(part: str, contender: str, quick: bool, num_rows: int | None = None) -
     """Train the part's job; speed, peak memory of this process, and what was learned."""
     from dataclasses import replace
 
-    from jobs import JOBS
-    from trainers import TRAINERS, held_out_loss
+    from trainers import JOBS, TRAINERS, held_out_loss
 
     job = JOBS[part](quick)
     job = replace(job, rows=job.rows[:num_rows])

@@ -4,7 +4,7 @@
                              [--page docs/fit.md]
 
 The share of the heap's holes is fitted to the first grid, and judged on the second one, which has
-other families and sizes. `bench/fit_draw.py` draws it by a seed, so that anyone can draw another
+other families and sizes. `bench/fit_models.py` draws it by a seed, so that anyone can draw another
 one. Each case runs in a process of its own, forked from one that has done the imports; the growth
 of its resident set size (VmHWM without mapped files) is measured. Measurements are saved case by
 case in FILE, so that an interrupted run resumes; predictions are computed each time. --page updates
@@ -28,15 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fit_draw import build_drawn, draw
-from fit_models import build
+from fit_models import build, build_drawn, draw
 
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import HEAP_BYTES, PROCESS_BYTES, allocator_bytes
 from surefit.memory.process_memory import anonymous_bytes, peak_bytes, reset_peak
 from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
-from surefit.models.meta_copy import meta_copy
+from surefit.models.sharding import meta_copy
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 4

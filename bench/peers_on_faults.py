@@ -96,7 +96,7 @@ def outcome(case: Case, folder: Path, make: Callable[[Any], Any]) -> str:
         return f"crash in {stage} ({type(cause).__name__})"
     if not math.isfinite(loss) or loss == 0:
         return f"silent, loss {loss:g}"
-    return "silent" if case.code else "fine"
+    return "silent" if case.expected else "fine"
 
 
 def load(path: Path, folder: Path) -> Any:
@@ -251,7 +251,7 @@ def report_of(case: Case, folder: Path) -> str:
     found = outcome.found(case)
     if found is None:
         expected = f"note, row {case.row}" if case.row is not None else "note"
-        return MISSED if outcome.complaint(case) else expected if case.is_note else "fine"
+        return MISSED if outcome.complaint(case) else expected if case.note else "fine"
     row = found["where"].get("row")
     place = f", row {row}" if row is not None else ""
     return f"{found['severity']}{place}"
@@ -259,21 +259,21 @@ def report_of(case: Case, folder: Path) -> str:
 
 def page(results: list[Result]) -> str:
     """docs/faults.md."""
-    healthy = [r for r in results if r.case.code is None]
-    faults = [r for r in results if r.case.code is not None]
+    healthy = [r for r in results if not r.case.expected]
+    faults = [r for r in results if r.case.expected]
     peers = Counter(r.peer.split(" ")[0].rstrip(",") for r in faults)
     total = sum(map(len, FAULTS.values()))
     fine = sum(r.peer == "fine" for r in healthy)
     tried = [r for r in results if r.trl != "–"]
-    sft = Counter(r.trl.split(" ")[0].rstrip(",") for r in tried if r.case.code is not None)
-    trl_healthy = [r for r in tried if r.case.code is None]
+    sft = Counter(r.trl.split(" ")[0].rstrip(",") for r in tried if r.case.expected)
+    trl_healthy = [r for r in tried if not r.case.expected]
     named = sum(r.surefit not in ("fine", MISSED) for r in faults)
     lines = [
         "# Faulty data with surefit, the HF Trainer and TRL",
         "",
         f"`tests/faults/` has {total} faults and {len(HEALTHY)} unusual but healthy data sets.",
-        "Each case states what `surefit check` must report. `python tests/faults/table.py` runs",
-        "all of them.",
+        "Each case states what `surefit check` must report.",
+        "`python tests/records/record.py --compare --only checks` runs all of them.",
         "",
         "`python bench/peers_on_faults.py` writes this page. It also runs the cases that a usual",
         "script covers (token ids, prompts and answers, dialogues, text classification) through",
@@ -293,7 +293,7 @@ def page(results: list[Result]) -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for result in faults:
-        code = "note" if result.case.is_note else result.case.code
+        code = "note" if result.case.note else result.case.code
         cells = (code, result.case.name, result.surefit, result.peer, result.trl)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
@@ -319,7 +319,7 @@ def main() -> None:
             said = report_of(case, places[0])
             results.append(Result(case, said, peer(case, places[1]), trl(case, places[2])))
         last = results[-1]
-        print(f"{case.code} | {case.name} | {said} | {last.peer} | {last.trl}", flush=True)
+        print(f"{case.expected} | {case.name} | {said} | {last.peer} | {last.trl}", flush=True)
     if not wanted:
         (ROOT / "docs" / "faults.md").write_text(page(results), encoding="utf-8")
 

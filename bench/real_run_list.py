@@ -1,6 +1,6 @@
 """The runs on real data: one list for `bench/real_runs.py` and for the slow tests.
 
-`bench/real_run_commands.py` explains `$DATA` and the other names in commands.
+`bench/real_run_page.py` explains `$DATA` and the other names in commands.
 """
 
 from __future__ import annotations

@@ -25,24 +25,22 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).parent)]
 
-from real_run_commands import (  # noqa: E402
+from real_run_list import RealRun  # noqa: E402
+from real_run_page import (  # noqa: E402  # noqa: E402
+    KINDS,
     ROOT,
     SHARED,
-    data_files,
-    run_surefit,
-    shown_command,
-    train_arguments,
-)
-from real_run_list import RealRun  # noqa: E402
-from real_run_page import (  # noqa: E402
-    KINDS,
     Result,
+    data_files,
     is_current,
     reaches_goals,
     read_results,
     renew,
+    run_surefit,
     runs_of,
+    shown_command,
     tables,
+    train_arguments,
     write_results,
 )
 

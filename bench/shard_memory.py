@@ -78,7 +78,7 @@ def measure(model: Path, out: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from surefit.memory.process_memory import anonymous_bytes
-    from surefit.models.load_shards import build_late, fill_divided, late_weights
+    from surefit.models.load_shards import build_late, fill_shards, late_weights
     from surefit.models.sharding import Skeleton, shard_module
     from surefit.processes import is_main, num_processes, process_index
     from surefit.run.checkpoints import save_checkpoint
@@ -89,10 +89,9 @@ def measure(model: Path, out: Path) -> None:
     base, peaks = anonymous_bytes(), {}
     with peak_above(base, peaks, "load"):
         module = build_late(AutoModelForCausalLM, config, model, None, False).module
-        late, skeleton = late_weights(module), Skeleton(module)
-        places = late.by_name(module)
+        places, skeleton = late_weights(module), Skeleton(module)
         shard_module(module, mesh)
-        assert fill_divided(module, places, "cpu", 0, skeleton.module) == []
+        assert fill_shards(module, places, "cpu", 0, skeleton.module) == []
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     with peak_above(base, peaks, "step"):
         ids = torch.arange(8)[None]

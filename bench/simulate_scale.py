@@ -79,13 +79,11 @@ def write_lengths(path: Path, num_rows: int) -> None:
 def make_batches(lengths: Any, case: Case) -> Any:
     """The order as planning makes it."""
     from surefit.batches.keyed_permutation import block_rows
-    from surefit.plan import fit_in_memory
+    from surefit.batches.order import Batches
 
     settings = {"grad_accum": 1, "max_tokens": None, "padding_free": False, **LAYOUTS[case.layout]}
-    batches = fit_in_memory.make_batches(
-        lengths, 0, BATCH_SIZE, settings["grad_accum"], settings["max_tokens"], "auto",
-        case.processes,
-    )  # fmt: skip
+    sizes = (BATCH_SIZE, settings["grad_accum"], case.processes, settings["max_tokens"])
+    batches = Batches(lengths, 0, *sizes)
     blocks = block_rows(case.rows, case.rows * ROW_BYTES, MEMORY_BYTES)
     return replace(batches, block_rows=blocks, padding_free=settings["padding_free"])
 

@@ -54,7 +54,7 @@ def per_batch(make: Callable[[Any], Any], quick: bool) -> dict[str, Any]:
 
 def collate_surefit(quick: bool) -> dict[str, Any]:
     """From the store on disk to tensors, as the loop's batches are made."""
-    from surefit.batches.batch_layout import Layout
+    from surefit.batches.collate import Layout
     from surefit.batches.loading import load_batch
     from surefit.encode.store import Store, new_store
     from surefit.tasks.causal_lm import SPEC
@@ -72,8 +72,7 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
 def collate_stock(quick: bool) -> dict[str, Any]:
     """From a datasets table on disk to tensors, by transformers' collator."""
     from datasets import Dataset, load_from_disk
-    from jobs import Job
-    from trainers import stock_collator
+    from trainers import Job, stock_collator
 
     lists = [{name: column.tolist() for name, column in row.items()} for row in ragged_rows(1000)]
     collate = stock_collator(Job("sft", [], [], None, 0.0, 0))
@@ -85,8 +84,7 @@ def collate_stock(quick: bool) -> dict[str, Any]:
 
 def collate_stock_lists(quick: bool) -> dict[str, Any]:
     """The stock collator alone, with rows that are Python lists already."""
-    from jobs import Job
-    from trainers import stock_collator
+    from trainers import Job, stock_collator
 
     lists = [{name: column.tolist() for name, column in row.items()} for row in ragged_rows(1000)]
     collate = stock_collator(Job("sft", [], [], None, 0.0, 0))
@@ -95,7 +93,7 @@ def collate_stock_lists(quick: bool) -> dict[str, Any]:
 
 def texts(count: int) -> list[str]:
     """Questions and answers of gsm8k, numbered, so that no two are equal."""
-    from jobs import SHARED
+    from trainers import SHARED
 
     lines = (SHARED / "data" / "gsm8k" / "train.jsonl").read_text(encoding="utf-8").splitlines()
     known = [json.loads(line) for line in lines]
@@ -105,7 +103,7 @@ def texts(count: int) -> list[str]:
 
 def tokenizer() -> Any:
     """The fast tokenizer of SmolLM2."""
-    from jobs import gguf_path
+    from trainers import gguf_path
     from transformers import AutoTokenizer
 
     path = gguf_path()
@@ -184,8 +182,7 @@ def overhead(train: str) -> Measure:
     """Seconds per step of a trainer whose model does nothing."""
 
     def measure(quick: bool) -> dict[str, Any]:
-        from jobs import Job
-        from trainers import TRAINERS
+        from trainers import TRAINERS, Job
 
         steps = 50 if quick else 1000
         rows = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]} for _ in range(4 * steps)]
@@ -244,10 +241,9 @@ def profile(quick: bool) -> dict[str, Any]:
     """Shares of the time of a LoRA run's operations: products, attention, the rest."""
     from dataclasses import replace
 
-    from jobs import lora_job
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
-    from trainers import train_surefit
+    from trainers import lora_job, train_surefit
 
     job = lora_job(quick)
     found = profiled(activities=[ProfilerActivity.CPU], acc_events=True)

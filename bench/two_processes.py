@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from real_run_commands import fill_in
+from real_run_page import fill_in
 
 ROOT = Path(__file__).resolve().parents[1]
 START, END = "<!-- two_processes -->", "<!-- /two_processes -->"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from surefit.config import RunConfig
 from surefit.data.roles import ROLES
-from surefit.explainer.cause_registry import AREAS
+from surefit.explainer.causes import AREAS
 from surefit.findings import load_rules
 from surefit.tasks import TASKS
 
@@ -73,7 +73,7 @@ def find_examples() -> dict[str, str]:
             found[code] = f"see `{path.relative_to(TESTS.parent).as_posix()}`."
     cases = [case for cases in FAULTS.values() for case in cases]
     for case in reversed([*cases, *HEALTHY]):
-        found |= {code: f"{case.name}." for code in (*case.also, case.code) if code}
+        found |= {code: f"{case.name}." for code in (*case.also, case.expected) if code}
     return found
 
 

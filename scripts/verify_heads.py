@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import surefit
-from surefit.batches.batch_layout import PADDING_FREE
-from surefit.models.tiny_config import tiny_families
+from surefit.batches.collate import PADDING_FREE
+from surefit.models.tiny import tiny_families
 
 ROOT = Path(__file__).parent.parent
 

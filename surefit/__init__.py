@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from surefit.api import check, evaluate, inspect, load, predict, train
     from surefit.batches.collator import Collator
     from surefit.batches.field import Field
-    from surefit.custom_loop.disk_dataset import open_data
-    from surefit.custom_loop.torch_loaders import loaders
+    from surefit.custom_loop import loaders, open_data
     from surefit.errors import FindingError, RunFailedError, SurefitError, UsageError
     from surefit.explainer import explain
     from surefit.findings import Finding
@@ -37,8 +36,8 @@ _HOMES = {
     "explain": "surefit.explainer",
     "inspect": "surefit.api",
     "load": "surefit.api",
-    "loaders": "surefit.custom_loop.torch_loaders",
-    "open_data": "surefit.custom_loop.disk_dataset",
+    "loaders": "surefit.custom_loop",
+    "open_data": "surefit.custom_loop",
     "predict": "surefit.api",
     "train": "surefit.api",
 }

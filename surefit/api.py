@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from surefit.checks.hf_trainer import Checkup
     from surefit.encode.store import Store
-    from surefit.inspection.table_report import DataReport
+    from surefit.inspection.data_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
+    from surefit.pipeline.pipeline import Pipeline
     from surefit.plan.plan import Plan
     from surefit.training.folds import FoldRuns
 
@@ -80,7 +82,8 @@ def check_request(request: Request, progress: Progress = silent) -> Plan:
     rehearsed = request.config.rehearse
     if (request.config.fit == "predicted" and not rehearsed) or not plan.ok:
         return plan
-    from surefit.training.rehearse import measure_plan, rehearse
+    from surefit.training.measured_step import measure_plan
+    from surefit.training.rehearse import rehearse
     from surefit.training.run import refuse_weightless
 
     refuse_weightless(plan)
@@ -112,7 +115,7 @@ def train(
     Plan, findings, progress and result are shown as the command shows them, on stderr or in the
     notebook; with `quiet=True`, nothing is.
     """
-    from surefit.cli.display import fold_lines, make_display, run_lines, shown_folds, shown_run
+    from surefit.cli.display import make_display, result_lines, shown_run
     from surefit.training.folds import is_folds, train_folds, wants_folds
     from surefit.training.resume import resume_run
     from surefit.training.run import start_run
@@ -120,17 +123,18 @@ def train(
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
     trusted = _names(trust_code)
     request = make_request({**options, **passed, "callbacks": callbacks}, trust_code=trusted)
+    show = partial(shown_run, quiet=quiet)
+    result: Run | FoldRuns
     if wants_folds(request) if resume is None else is_folds(resume):
-        folds = train_folds(request, shown_folds(quiet), resume, options, trusted)
-        make_display(quiet).show_lines(fold_lines(folds))
-        return folds
-    with shown_run(quiet=quiet) as (display, listeners):
-        if resume is None:
-            run = start_run(request, listeners)
-        else:
-            run = resume_run(resume, request, set(options), listeners, trusted)
-        display.show_lines(run_lines(run))
-    return run
+        result = train_folds(request, show, resume, options, trusted)
+    else:
+        with show() as listeners:
+            if resume is None:
+                result = start_run(request, listeners)
+            else:
+                result = resume_run(resume, request, set(options), listeners, trusted)
+    make_display(quiet).show_lines(result_lines(result))
+    return result
 
 
 def load(
@@ -174,7 +178,7 @@ def iter_predictions(
 ) -> Iterator[dict[str, Any]]:
     """Predictions as they are made."""
     from surefit.tasks.custom import needs_loss_fn
-    from surefit.training.training_numerics import training_numerics
+    from surefit.training.engine import training_numerics
 
     config = run.config
     pipeline = run.open_pipeline(model)
@@ -218,13 +222,13 @@ def evaluate_run(
     """Metrics, and the encoded rows they were measured on."""
     from surefit.pipeline.evaluation import EvaluationSettings
     from surefit.tasks.custom import needs_loss_fn, require_loss_fn
-    from surefit.training.training_numerics import training_numerics
+    from surefit.training.engine import training_numerics
 
     require_loss_fn(run.task, run.loss_fn)
     config, pipeline = run.config, run.open_pipeline(model)
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
-            store = _validation_rows(run, model, progress)
+            store = _validation_rows(run, pipeline, model, progress)
         else:
             named = pipeline.task.class_files
             table = open_table(data, config.read, config.on_bad_file, "test", named)
@@ -237,20 +241,21 @@ def evaluate_run(
     return replace(result, precision=precision), store
 
 
-def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
-    """The rows that the run validated on, encoded again from its data."""
+def _validation_rows(
+    run: Run, pipeline: Pipeline, model: nn.Module | None, progress: Progress
+) -> Store:
+    """The encoded rows that the run was validated on."""
     from surefit.run.exported_model import ExportedModel
-    from surefit.training.resume import plan_again
+    from surefit.training.resume import validation_rows
 
     if isinstance(run, ExportedModel):
         raise UsageError(
             f"{run.path} is an exported model, which has no data.", "Pass rows with --data."
         )
-    plan = plan_again(run, model, progress)
-    assert plan.job is not None
-    if not len(plan.job.validation):
+    store = validation_rows(run, pipeline, model, progress)
+    if not len(store):
         raise UsageError(f"{run.path} has no validation rows.", "Pass rows with --data.")
-    return plan.job.validation
+    return store
 
 
 def inspect(data: Any, model: Any = None, quiet: bool = False) -> DataReport:
@@ -260,10 +265,13 @@ def inspect(data: Any, model: Any = None, quiet: bool = False) -> DataReport:
     """
     from surefit.cli.display import make_display
     from surefit.inspection.data_report import inspect_data
-    from surefit.models.open_model import open_model
     from surefit.user_code import NamedCode
 
-    source = open_model(model, code=NamedCode()) if model is not None else None
+    source = None
+    if model is not None:
+        from surefit.models.open_model import open_model  # it imports torch
+
+        source = open_model(model, code=NamedCode())
     with make_display(quiet) as display:
         return inspect_data(data, source, display.progress)
 
@@ -281,4 +289,6 @@ def _opened(
     from surefit.run.exported_model import open_trained
 
     run = run if isinstance(run, Run) else open_trained(run, _names(trust_code))
-    return run.with_functions(collate_fn, loss_fn) if collate_fn or loss_fn else run
+    if collate_fn is None and loss_fn is None:
+        return run
+    return replace(run, collate_fn=collate_fn or run.collate_fn, loss_fn=loss_fn or run.loss_fn)

@@ -1,6 +1,12 @@
-"""Gigabytes: the unit of every memory option and message; files may be smaller."""
+"""Gigabytes, the unit of memory options and messages; what is free on a disk and a folder takes."""
 
 from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
 
 GB = 10**9
 
@@ -32,3 +38,24 @@ def show_size(num_bytes: int) -> str:
     if num_bytes >= GB // 10:
         return show_gb(num_bytes)
     return f"{num_bytes / 10**6:.1f} MB" if num_bytes >= 10**5 else f"{num_bytes / 1000:.0f} kB"
+
+
+def free_bytes(path: Path) -> int:
+    """What this user may still write on the file system of a path that need not exist yet."""
+    return shutil.disk_usage(existing_place(path)).free
+
+
+def existing_place(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    path = path.absolute()
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
+def size_of(path: Path) -> int:
+    """The bytes of a file, or of all files in a folder; 0 if there is none."""
+    total = 0
+    for each in (path, *path.rglob("*")):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            about = each.lstat()
+            total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total

@@ -270,7 +270,12 @@ def together(stage: str) -> Iterator[None]:
         yield
     except Exception as error:
         failed = error
-    told = gather(None if failed is None else _as_told(failed))
+    own = None
+    if isinstance(failed, SurefitError):
+        own = failed.message, failed.fix, failed.exit_code
+    elif failed is not None:
+        own = describe_error(failed), "", 1
+    told = gather(own)
     if failed is not None:
         failed.is_told = True  # type: ignore[attr-defined]
         raise failed
@@ -279,12 +284,6 @@ def together(stage: str) -> Iterator[None]:
             message, fix, exit_code = other
             what = f"{name_process(rank)} failed while {stage}: {message}"
             raise OtherProcessError(what, fix, exit_code)
-
-
-def _as_told(error: Exception) -> tuple[str, str, int]:
-    if isinstance(error, SurefitError):
-        return error.message, error.fix, error.exit_code
-    return describe_error(error), "", 1
 
 
 @contextmanager

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig, make_config
 from surefit.data.remote.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate, NamedCode
+
+if TYPE_CHECKING:
+    from surefit.pipeline.open_pipeline import Choices
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Request:
     objects: PythonObjects = PythonObjects()
     code: CodeGate = field(default_factory=NamedCode)
     """Decides which code may run, and finds it."""
-    choices: Mapping[str, Any] = field(default_factory=dict)
+    choices: Choices = field(default_factory=dict)  # type: ignore[assignment]
     """What an earlier plan of the same run chose by trying, to be taken as it is."""
     processes: int | None = None
     """Processes that a run is planned for, if not those that plan it."""
@@ -76,19 +79,21 @@ def make_request(
         return isinstance(value, (str, Path) if name == "model" else str)
 
     for name in (f.name for f in fields(PythonObjects) if f.name != "metrics"):
-        takes_settings = name in ("data", "eval_data", "model", "task", "augment", "scorer")
+        takes_settings = name in {*RunConfig.model_fields, "augment", "scorer"}
         if name in settings and not (takes_settings and is_setting(name)):
             objects[name] = settings.pop(name)
     for name in ("data", "eval_data"):
         if name in settings:
-            settings[name] = tuple(map(_without_secrets, _as_paths(settings[name]) or ()))
+            paths = _as_paths(settings[name]) or ()  # without secrets, as plan and messages have it
+            settings[name] = tuple(clean_url(path) if is_url(path) else path for path in paths)
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
     if OWN_METRICS in settings:
         objects["metrics"] = settings.pop(OWN_METRICS)
     if "callbacks" in objects:
-        objects["callbacks"] = _as_callbacks(objects["callbacks"])
+        given = objects["callbacks"]
+        objects["callbacks"] = tuple(given) if isinstance(given, list | tuple | set) else (given,)
     for name, value in objects.items():
         _check_object(name, value)
     code = NamedCode(beside, frozenset(trust_code))
@@ -142,8 +147,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "collate_fn": ("a function", "Pass collate_fn=f from Python, f(rows) -> a dict of tensors."),
     "optimizer": (
         "an Optimizer or a function",
-        "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1) from Python. "
-        "Optimizers by name are not available yet; the default is AdamW.",
+        "Pass optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1) from Python.",
     ),
     "callbacks": (
         "functions",
@@ -174,22 +178,12 @@ def _fits(name: str, value: Any) -> bool:
     return callable(value)
 
 
-def _as_callbacks(value: Any) -> tuple[Any, ...]:
-    """One callback or several as a tuple."""
-    return tuple(value) if isinstance(value, list | tuple | set) else (value,)
-
-
 def _as_paths(data: Any) -> tuple[str, ...] | None:
     if isinstance(data, str | Path):
         return (str(data),)
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         return tuple(str(item) for item in data)
     return None
-
-
-def _without_secrets(name: str) -> str:
-    """A name of data as the config, the plan and messages may have it."""
-    return clean_url(name) if is_url(name) else name
 
 
 def _name(value: Any) -> str:

@@ -1,15 +1,8 @@
-"""Damages one file of the cache at a time, and requires the next check to be as the first.
-
-`python tests/cache_damage.py 100` runs 100 seeded corruptions and prints what came of them.
-"""
+"""Damages one file of the cache at a time, and requires the next check to be as the first."""
 
 from __future__ import annotations
 
-import os
 import random
-import sys
-import tempfile
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +11,7 @@ import numpy as np
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl
-from surefit.data import file_identity
+from surefit.data import cache_entry
 from surefit.data.cache import DAMAGED_ENTRY, cache_folder, release_entries
 
 KINDS = ("flip a bit", "truncate", "delete", "fill with zeros", "append")
@@ -68,7 +61,7 @@ def outcome(folder: Path) -> tuple[Any, ...]:
 def as_new_process() -> None:
     """Forget what this process knows of the cache."""
     release_entries()
-    file_identity._known.clear()
+    cache_entry._known.clear()
 
 
 def run_sample(folder: Path, seeds: Iterable[int]) -> list[str]:
@@ -88,30 +81,4 @@ def run_sample(folder: Path, seeds: Iterable[int]) -> list[str]:
             continue
         if not same:
             wrong.append(f"seed {seed}: {shown}: the plan differs")
-        done[f"{kind}, {_kind_of(path)}"] += 1
     return wrong
-
-
-done: Counter[str] = Counter()
-
-
-def _kind_of(path: Path) -> str:
-    inside = path.relative_to(cache_folder()).parts
-    return inside[0] if len(inside) > 1 else path.name
-
-
-def main(count: int) -> int:
-    """Run `count` corruptions; 0 if none changed the outcome."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["SUREFIT_CACHE"] = f"{folder}/cache"
-        prepare(Path(folder))
-        wrong = run_sample(Path(folder), range(count))
-    for name, number in sorted(done.items()):
-        print(f"{number:>4}  {name}")
-    print("\n".join(wrong))
-    print(f"{count - len(wrong)} of {count} rebuilt or unharmed, {len(wrong)} wrong")
-    return len(wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import random
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from zlib import crc32
 
@@ -28,8 +29,9 @@ SEED = 12345
 """Not a plan's own seed, or a test could get the weights that a plan makes by accident."""
 TRY_PRECISION = half_precision_trial._run
 
-# How long an example takes is a matter of the machine.
-settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is a matter of the machine, and which ones are drawn a matter of luck.
+quick = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("any", derandomize=True, database=None, **quick)
 settings.load_profile("any")
 
 
@@ -95,11 +97,13 @@ def quick_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if "rate_trial" in marks:
         monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
     else:
-        monkeypatch.setattr("surefit.plan.job_stages.check_rate", lambda job, fit, *_: (fit, []))
+        monkeypatch.setattr("surefit.plan.settle_job.check_rate", lambda job, fit, *_: (fit, []))
     if not marks & {"slow", "true_memory"}:
         for place in ("predict_peak", "enforce_limit"):  # each looks at all objects there are
             monkeypatch.setattr(f"surefit.memory.{place}.free_memory", lambda: None)
         monkeypatch.setattr("surefit.memory.predict_peak.counted_bytes", _sum_sizes)
+        # The kernel walks all pages of the process to answer.
+        monkeypatch.setattr("surefit.plan.stages.watch_peak", lambda: nullcontext(lambda: 1))
 
 
 def _sum_sizes(spans: Iterable[tuple[int, int]]) -> int:
@@ -116,14 +120,21 @@ def _try_precision(command: list[str], tried: dict[str, str | None] = {}) -> str
     return tried[precision]
 
 
+@pytest.fixture(scope="session")
+def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders, one after the other; `mktemp` lists all earlier ones to find a free name."""
+    root = tmp_path_factory.mktemp("own")
+    return (root / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def cache(own_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache folder for each test, and no record of earlier runs."""
-    folder = tmp_path_factory.mktemp("cache")
+    place = next(own_folders)
+    folder = place / "cache"
+    folder.mkdir(parents=True)
     monkeypatch.setenv("SUREFIT_CACHE", str(folder))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
     yield folder
     release_entries()
 
@@ -150,16 +161,3 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
     """Why a test was skipped, without the path of its file."""
     longrepr = report.longrepr
     return str(longrepr[2] if isinstance(longrepr, tuple) else longrepr)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """A line per kind of tests/faults: how many cases came out as they should."""
-    done = {"passed": Counter[str](), "failed": Counter[str]()}
-    for outcome, kinds in done.items():
-        for report in terminalreporter.stats.get(outcome, []):
-            kinds.update(v for k, v in getattr(report, "user_properties", ()) if k == "faults")
-    every = done["passed"] + done["failed"]
-    if every:
-        terminalreporter.section("faults caught, healthy data passed")
-    for kind, total in every.items():
-        terminalreporter.write_line(f"{kind:12}{done['passed'][kind]:>4} of {total}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from surefit import findings
 from surefit.errors import UsageError
 from surefit.findings import (
     Finding,
     Rule,
     accept_findings,
     check_accepted,
-    finding,
     load_rules,
     without_covered,
 )
@@ -21,8 +21,8 @@ FIRM = Rule("SF999", "error", "firm", why="w", fix="Correct it.")
 
 @pytest.fixture
 def rules(monkeypatch):
-    finding.load_rules()  # a module that is first imported below would declare its rules in vain
-    monkeypatch.setattr(finding, "RULES", {rule.code: rule for rule in (ODD, FIRM)})
+    findings.load_rules()  # a module that is first imported below would declare its rules in vain
+    monkeypatch.setattr(findings, "RULES", {rule.code: rule for rule in (ODD, FIRM)})
 
 
 def test_an_accepted_finding_is_information_that_says_what_happens(rules):
@@ -42,8 +42,10 @@ def test_codes_that_cannot_be_accepted_are_refused(rules):
     check_accepted(["SF998"])
     with pytest.raises(UsageError, match=r"SF999 \(firm\) cannot be accepted"):
         check_accepted(["SF999"])
-    with pytest.raises(UsageError, match="no finding 'SF099'"):
-        check_accepted(["SF099"])
+    with pytest.raises(UsageError, match=r"no finding 'sf998'\. SF998 is: odd"):
+        check_accepted(["sf998"])
+    with pytest.raises(UsageError, match=r"no finding 'SF099'\.\n.*CHANGELOG"):
+        check_accepted(["SF099"])  # no other code is suggested: one of like digits means another
 
 
 def test_a_cause_is_reported_once():

@@ -17,7 +17,7 @@ import pytest
 
 import surefit
 from builders import WORDS, write_jsonl
-from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.causes import CAUSES
 from surefit.findings import load_rules
 
 ROOT = Path(__file__).resolve().parents[1]

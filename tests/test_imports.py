@@ -14,12 +14,10 @@ PACKAGE = Path(surefit.__file__).parent
 ORDER = (
     "printable",
     "errors",
-    "disk_space",
+    "gigabytes",
     "core",
     "config",
-    "gigabytes",
     "progress",
-    "peers",
     "processes",
     "forked_map",
     "findings",

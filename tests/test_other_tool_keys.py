@@ -93,7 +93,7 @@ def test_the_name_used_here_can_be_pasted(theirs: dict[str, Any], ours: dict[str
 
 
 NOT_HERE = {
-    "optim": "Not available yet: the optimizer is AdamW",
+    "optim": "The key is optimizer: adamw, adafactor",
     "packing": "padding-free batches replace packing",
     "sample_packing": "padding-free batches replace packing",
     "logging_steps": "each step is in events.jsonl",
@@ -181,7 +181,7 @@ def test_commands_and_options_nobody_knows(capsys: pytest.CaptureFixture[str]) -
 
 
 NO_OBJECTS: list[tuple[dict[str, Any], str]] = [
-    ({"optimizer": "adafactor"}, "optimizer is a str ('adafactor')"),
+    ({"optimizer": 3}, "optimizer is a int; expected an Optimizer or a function"),
     ({"optimizer": lambda parameters: None}, "optimizer returned a NoneType"),
     ({"optimizer": lambda: None}, "optimizer fails on the model's parameters: TypeError"),
     ({"callbacks": [3]}, "callbacks holds a int; expected functions"),

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from real_run_commands import fill_in, shown_command, train_arguments
 from real_run_list import RUNS, RealRun
 from real_run_page import (
     KINDS,
+    fill_in,
     is_current,
     reaches_goals,
     read_results,
     renew,
     runs_of,
+    shown_command,
     tables,
+    train_arguments,
 )
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "real-runs.md"

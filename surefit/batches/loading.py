@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from surefit.batches.batch_layout import PADDED, Layout, arrange
+from surefit.batches.collate import PADDED, Layout, arrange
 from surefit.batches.field import NUM_TARGETS, Field
 from surefit.errors import UsageError
 
@@ -152,7 +152,7 @@ def _start_workers(
         batch_size=None,
         sampler=items,
         num_workers=workers,
-        collate_fn=_unchanged,
+        collate_fn=lambda batch: batch,
         worker_init_fn=lambda _: _in_worker(on_signal),
         generator=torch.Generator(),  # its draw of a seed must not advance the training RNG
     )
@@ -208,10 +208,6 @@ class _Maker:
 
     def __getitem__(self, item: Any) -> Any:
         return self.make(item)
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 def load_batch(

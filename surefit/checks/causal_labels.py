@@ -91,6 +91,8 @@ SHIFTS = (1, -1, 2)
 """Distances between a label and its token that are recognised as a shift."""
 CONSTANT_SHARE = 0.95
 """The share of rows whose last label is the same token, from which it is taken for their end."""
+CHECKED_ENDS = 3
+"""How many of the last labelled tokens may hold the special token that ends an answer."""
 FILLED_SHARE = 0.25
 """The share of rows that end with a repeated token, from which it is taken for padding."""
 
@@ -168,7 +170,7 @@ class LabelTally:
     rows_with_end: int = 0
     rows_with_prompt: int = 0
     last_labels: dict[int, int] = field(default_factory=dict)
-    """How many rows end with each label."""
+    """How many rows end with each label; a special one counts that is among the last."""
     rows_with_unlabelled_end: int = 0
     longest: int = 0
     longest_rows: int = 0
@@ -205,8 +207,14 @@ class LabelTally:
         self.rows_with_end += int((_per_row(labelled_end, rows) > 0).sum())
         self.rows_with_unlabelled_end += int((_per_row(unlabelled & is_end, rows) > 0).sum())
         self.rows_with_prompt += int((_per_row(unlabelled, rows) > 0).sum())
-        own = np.arange(len(rows.ids))
-        last = np.maximum.reduceat(np.where(real, own, -1), rows.starts[:-1])
+        own, starts = np.arange(len(rows.ids)), rows.starts
+        last = np.maximum.reduceat(np.where(real, own, -1), starts[:-1])
+        if self.known.special:  # a template may write a line break after the end of a turn
+            seen = np.cumsum(real)
+            behind: Ids = np.repeat(seen[starts[1:] - 1], np.diff(starts)) - seen
+            ends = real & (behind < CHECKED_ENDS) & np.isin(rows.labels, [*self.known.special])
+            special = np.maximum.reduceat(np.where(ends, own, -1), starts[:-1])
+            last = np.where(special >= 0, special, last)
         for label, count in zip(
             *np.unique(rows.labels[last[last >= 0]], return_counts=True), strict=True
         ):

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
-from surefit.data.numbers import read_number
 from surefit.data.table import Table
+from surefit.data.written_values import read_number
 from surefit.encode.encoder import Encoder
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.tasks.classes import SEPARATOR, SETTING
+from surefit.tasks.feature_classification import FITTED as STEP_CLASSES
 from surefit.tasks.label_separator import likely_separator
-from surefit.tasks.step_classes import FITTED as STEP_CLASSES
 
 ALIKE_CLASSES = rule(
     "SF234",
@@ -29,21 +29,13 @@ ALIKE_CLASSES = rule(
     accept="The names stay classes of their own.",
 )
 
-MISSING_AS_CLASS = rule(
+MARKER_AS_LABEL = rule(
     "SF235",
     "warning",
-    "a class that usually means no label",
-    why="The model learns to predict the marker of a missing label as if it were a class.",
+    "a class or number that usually means no label",
+    why="The model learns to predict the marker of a missing label or target as if it were one.",
     fix="Leave the label empty in these rows: rows without a label are dropped and counted.",
-    accept="The value is trained as a class like any other.",
-)
-
-CLASS_NUMBERS_WITH_GAPS = rule(
-    "SF236",
-    "info",
-    "class numbers with gaps",
-    why="A number without rows gets no output of the model; each class that occurs gets one.",
-    fix="Nothing to do, unless rows of the missing classes should be in the data.",
+    accept="The value is trained as a class or target like any other.",
 )
 
 SINGLE_ROW_CLASS = rule(
@@ -225,7 +217,7 @@ def _check_markers(
         are = "is read as a class" if len(found) == 1 else "are read as classes"
         message = f"column {column!r}: {shown} {are} with {_number(rows, unit)}"
         message += f"{_rows(table, column, found[0], len(found) > 1)}."
-        yield MISSING_AS_CLASS.finding(message, _where(table, column, found[0]), column=column)
+        yield MARKER_AS_LABEL.finding(message, _where(table, column, found[0]), column=column)
 
 
 def _as_numbers(names: Sequence[Any]) -> dict[int, Any] | None:
@@ -272,7 +264,7 @@ def _check_gaps(numbers: Sequence[int], column: str) -> Iterator[Finding]:
         f"column {column!r}: {len(numbers)} class numbers between {numbers[0]} and {numbers[-1]}; "
         f"no training row has {shown}{' …' if numbers[-1] - numbers[0] - len(numbers) > 2 else ''}."
     )
-    yield CLASS_NUMBERS_WITH_GAPS.finding(message, column=column)
+    yield note(message, column=column)
 
 
 def _check_rare(

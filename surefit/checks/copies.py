@@ -43,14 +43,6 @@ VALIDATION_ROWS_IN_TRAINING = rule(
     accept="The validation rows are kept, and the metrics count them.",
 )
 
-IDENTICAL_ROWS = rule(
-    "SF214",
-    "info",
-    "rows with identical content",
-    why="An automatic split keeps them in one set; in training they count more than other rows.",
-    fix="Nothing to do.",
-)
-
 CONTRADICTING_ROWS = rule(
     "SF223",
     "warning",
@@ -92,7 +84,7 @@ def note_repeats(whole: Hashes, what: str) -> list[Finding]:
         f"{repeats:,} of {len(whole):,} {what} equal another row, apart from case, spaces and "
         "punctuation."
     )
-    return [IDENTICAL_ROWS.finding(message)]
+    return [note(message)]
 
 
 def check_shared_inputs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,11 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.config import set_option
-from surefit.data.column_types import is_number, is_text
-from surefit.data.dates import ORDERS, is_date, read_date
+from surefit.data.column_types import is_text
 from surefit.data.missing_values import is_missing
-from surefit.data.numbers import MISSING_MARKERS
 from surefit.data.table import Table
+from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_date, read_date
 from surefit.findings import Finding, rule
 
 DATES_AS_NUMBERS = rule(
@@ -101,9 +100,6 @@ NOTATIONS = (
 def check_number_dates(table: Table, columns: Sequence[str]) -> Iterator[Finding]:
     """Columns of numbers nearly all of which are dates in one notation, judged on a sample."""
     for column in columns:
-        kind = table.column_type(column)
-        if not is_number(kind) or pa.types.is_boolean(kind):
-            continue
         values = _sample(table, column)
         notation = find_notation(values, column)
         if notation is None:
@@ -151,26 +147,52 @@ def find_notation(values: Numbers, name: str) -> _Notation | None:
 UNCLEAR_DATES = rule(
     "SF268",
     "warning",
-    "dates of mixed or unclear formats",
+    "dates that are mixed, unclear or not all dates",
     why="Some dates begin with the year and others do not, or no day is above 12, so that 3/4/2023 "
-    "may be in March or in April. The order of day and month was inferred.",
-    fix="Write all dates as 2023-01-31.",
-    accept="The dates are read as reported.",
-)
-
-NOT_ALL_DATES = rule(
-    "SF264",
-    "warning",
-    "a column of dates with cells that are no date",
-    why="A column is read as dates only if all its cells are dates or blank; otherwise it is text "
-    "that differs in nearly every row, and is left out.",
-    fix="Correct these cells, or leave them blank.",
-    accept="The column is left out.",
+    "may be in March or in April: the order of day and month was inferred. A column with cells "
+    "that are no date is text that differs in nearly every row, and is left out.",
+    fix="Write all dates as 2023-01-31, and leave other cells blank.",
+    accept="The dates are read, or the column is left out, as reported.",
 )
 
 LOOKED_AT = 1000
 MOSTLY = 0.8
 """Share of the first cells that must be dates before a column is said to hold dates."""
+Cell = tuple[int, str]
+"""A row and its text."""
+
+
+@dataclass
+class _Dates:
+    """What one pass over the cells of a text column found."""
+
+    others: int = 0
+    """Cells that are no date."""
+    first_other: Cell | None = None
+    by_year: dict[bool, Cell] = field(default_factory=dict)
+    """The first date that begins with the year, and the first that does not."""
+    orders: frozenset[str] = frozenset(ORDERS)
+    """Orders of day and month that all dates so far have."""
+    other_order: Cell | None = None
+    """The first date that no order of the dates before it fits."""
+    ambiguous: Cell | None = None
+    """The first date that means another day if day and month are exchanged."""
+
+    def add(self, cell: Cell) -> None:
+        """Read one cell."""
+        text = cell[1]
+        if not is_date(text):
+            self.others += 1
+            self.first_other = self.first_other or cell
+            return
+        read = {order: read_date(text, order) for order in ("ymd", "mdy", "dmy")}
+        self.by_year.setdefault(read["ymd"] is not None, cell)
+        if self.orders:
+            fit = {order for order, date in read.items() if date is not None}
+            self.orders = frozenset(o for o in self.orders if not fit.isdisjoint(o.split(" or ")))
+            self.other_order = None if self.orders else cell
+        if self.ambiguous is None and read["mdy"] != read["dmy"]:
+            self.ambiguous = cell
 
 
 def check_text_dates(
@@ -179,112 +201,70 @@ def check_text_dates(
     """Text columns that hold dates, and how they are read."""
     orders = {part["column"]: part.get("order", "") for part in parts}
     for column in columns:
-        if not is_text(table.column_type(column)):
-            continue
         order = orders.get(column)
-        if order is None:
-            yield from _check_unread(table, column)
-        elif " or " in order:
-            yield _describe_mixed(table, column, order)
-        elif order == "mdy":
-            yield from _check_unclear(table, column)
+        known = order is not None and order != "mdy" and " or " not in order
+        if known or not is_text(table.column_type(column)):
+            continue
+        dates = _read(table, column)
+        problem = None if dates is None else _find_problem(column, order, dates)
+        if problem is not None:
+            (row, _), message, fix = problem
+            yield UNCLEAR_DATES.finding(
+                f"column {column!r} {message}", table.where(row), fix=fix, column=column
+            )
 
 
-def _cells(table: Table, column: str) -> Iterator[tuple[int, str]]:
-    """Each cell that is neither blank nor a marker of a missing value, with its row."""
-    row = 0
+def _read(table: Table, column: str) -> _Dates | None:
+    """Read all cells, but for blanks and markers of missing values; None for no dates."""
+    dates, row, seen = _Dates(), 0, 0
     for chunk in table.arrow[column].chunks:
         for start in range(0, len(chunk), LOOKED_AT):
             for value in chunk.slice(start, LOOKED_AT).to_pylist():
                 if value and value.strip() and not is_missing(value, MISSING_MARKERS):
-                    yield row, value.strip()
+                    dates.add((row, value.strip()))
+                    seen += 1
+                    if seen == LOOKED_AT and dates.others > (1 - MOSTLY) * seen:
+                        return None
                 row += 1
+    return dates if seen and dates.others <= (1 - MOSTLY) * min(seen, LOOKED_AT) else None
 
 
-def _check_unread(table: Table, column: str) -> Iterator[Finding]:
-    """A column that is not read, although most of its cells are dates."""
-    seen = hits = 0
-    for _, text in _cells(table, column):
-        seen, hits = seen + 1, hits + is_date(text)
-        if seen == LOOKED_AT:
-            break
-    if not seen or hits < MOSTLY * seen:
-        return
-    row, text, count = -1, "", 0
-    for at, cell in _cells(table, column):
-        if not is_date(cell):
-            row, text = (at, cell) if row < 0 else (row, text)
-            count += 1
-    if row < 0:
-        other = _first_of_other_order(table, column)
-        if other is None:
-            return  # the column is left out for another reason, such as a single value
-        row, text = other
-        what = f"of two orders of day and month: row {row} has {text[:40]!r}"
-    else:
-        rows = "one row" if count == 1 else f"{count:,} rows"
-        what = f"but not in {rows}: row {row} has {text[:40]!r}"
-    to_dates = f"df[{column!r}] = pandas.to_datetime(df[{column!r}], errors='coerce')"
-    yield NOT_ALL_DATES.finding(
-        f"column {column!r} holds dates, {what}; the column is left out.",
-        table.where(row),
-        fix=f"Correct these cells, or make them blank: {to_dates}. Or leave the column out: "
-        f"{set_option('ignore', column)}.",
-        column=column,
-    )
+def _find_problem(column: str, order: str | None, dates: _Dates) -> tuple[Cell, str, str] | None:
+    """The cell to show, what is wrong with the dates, and the fix; None where nothing is.
 
-
-def _first_of_other_order(table: Table, column: str) -> tuple[int, str] | None:
-    """The first date that the order of the dates before it does not fit; None if all are alike."""
-    left = set(ORDERS)
-    for row, text in _cells(table, column):
-        left = {order for order in left if read_date(text, order) is not None}
-        if not left:
-            return row, text
-    return None
-
-
-def _describe_mixed(table: Table, column: str, order: str) -> Finding:
-    other = order.removeprefix("ymd or ")
-    found: dict[bool, tuple[int, str]] = {}
-    for row, text in _cells(table, column):
-        found.setdefault(read_date(text, "ymd") is not None, (row, text))
-        if len(found) == 2:
-            break
-    (first, one), (second, two) = sorted(found.values())
-    first_in = "month" if other == "mdy" else "day"
-    to_iso = (
-        f"df[{column!r}] = pandas.to_datetime(df[{column!r}], format='mixed', "
-        f"dayfirst={other == 'dmy'})"
-    )
-    return UNCLEAR_DATES.finding(
-        f"column {column!r} mixes formats of dates: {one!r} (row {first}) and {two!r} (row "
-        f"{second}). Those that do not begin with the year are read with the {first_in} first.",
-        table.where(second),
-        fix=f"Write them alike: {to_iso}.",
-        column=column,
-    )
-
-
-def _check_unclear(table: Table, column: str) -> Iterator[Finding]:
-    """Dates of which none has a day above 12, and that mean another day the other way round."""
-    example: tuple[int, str] | None = None
-    for row, text in _cells(table, column):
-        one, other = read_date(text, "mdy"), read_date(text, "dmy")
-        if other is None:
-            return
-        if example is None and one != other:
-            example = row, text
-    if example is None:
-        return
-    row, text = example
-    read = read_date(text, "mdy")
+    Without an `order`, the column is not read.
+    """
+    to_dates = f"df[{column!r}] = pandas.to_datetime(df[{column!r}], "
+    if order is None:
+        cell = dates.first_other or dates.other_order
+        if cell is None:
+            return None  # the column is left out for another reason, such as a single value
+        rows = "one row" if dates.others == 1 else f"{dates.others:,} rows"
+        what = f"but not in {rows}" if dates.others else "of two orders of day and month"
+        return (
+            cell,
+            f"holds dates, {what}: row {cell[0]} has {cell[1][:40]!r}; the column is left out.",
+            f"Correct these cells, or make them blank: {to_dates}errors='coerce'). Or leave the "
+            f"column out: {set_option('ignore', column)}.",
+        )
+    if order != "mdy":
+        other = order.removeprefix("ymd or ")
+        one, two = sorted(dates.by_year.values())
+        return (
+            two,
+            f"mixes formats of dates: {one[1]!r} (row {one[0]}) and {two[1]!r} (row {two[0]}). "
+            "Those that do not begin with the year are read with the "
+            f"{'month' if other == 'mdy' else 'day'} first.",
+            f"Write them alike: {to_dates}format='mixed', dayfirst={other == 'dmy'}).",
+        )
+    cell = dates.ambiguous
+    if cell is None or "dmy" not in dates.orders:
+        return None
+    read = read_date(cell[1], "mdy")
     assert read is not None
-    yield UNCLEAR_DATES.finding(
-        f"column {column!r}: {text!r} (row {row}) is read as {read:%Y-%m-%d}, with the month "
+    return (
+        cell,
+        f"holds {cell[1]!r} (row {cell[0]}), which is read as {read:%Y-%m-%d}, with the month "
         "first; no date of the column shows whether that is right.",
-        table.where(row),
-        fix=f"Write them as dates: df[{column!r}] = pandas.to_datetime(df[{column!r}], "
-        "dayfirst=True) if the day is first, else dayfirst=False.",
-        column=column,
+        f"Write them as dates: {to_dates}dayfirst=True) if the day is first, else dayfirst=False.",
     )

@@ -13,7 +13,7 @@ from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
 from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
-from surefit.encode.drop_reasons import (
+from surefit.encode.encoded_row import (
     DropReason,
     describe_counts,
     describe_rows,
@@ -27,7 +27,7 @@ from surefit.kernels.numerics import preserved_state
 from surefit.pipeline.pipeline import Pipeline
 from surefit.tasks.sft import OVERLONG_ROW_DROPPED
 
-TOO_MANY_ROWS_DROPPED = rule(
+TOO_MANY_ROWS_LOST = rule(
     "SF204",
     "error",
     "too many rows dropped",
@@ -45,24 +45,15 @@ UNSEEN_LABEL = rule(
     accept="The validation rows are dropped.",
 )
 
-MANY_ROWS_DROPPED = rule(
+MANY_ROWS_LOST = rule(
     "SF215",
     "warning",
-    "many rows dropped",
-    why="10% of the rows or more are dropped, which is rarely intended.",
+    "many rows dropped or truncated",
+    why="10% of the rows or more are dropped, or lose content because they are longer than "
+    "max_seq_length, which is rarely intended.",
     fix="Correct the named rows, or delete them from the data.",
-    accept="The rows are dropped.",
+    accept="The rows are dropped or truncated.",
 )
-
-MANY_ROWS_TRUNCATED = rule(
-    "SF216",
-    "warning",
-    "many rows truncated",
-    why="10% of the rows or more are longer than max_seq_length and lose content.",
-    fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
-    accept="The rows are truncated.",
-)
-
 
 TOKEN_OUT_OF_VOCABULARY = rule(
     "SF302",
@@ -213,9 +204,9 @@ def check_ledger(
             f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
         more = f"{fix} Or raise max_dropped_share.".lstrip()
-        yield TOO_MANY_ROWS_DROPPED.finding(message, example, fix=more)
+        yield TOO_MANY_ROWS_LOST.finding(message, example, fix=more)
     elif lost > unseen + _num_explained(sides):
-        broken = MANY_ROWS_DROPPED if share_lost >= MANY else NOTE
+        broken = MANY_ROWS_LOST if share_lost >= MANY else NOTE
         verb = "is" if lost == 1 else "are"
         message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
         yield broken.finding(f"{message} {_examples(sides)}", example, fix=fix)
@@ -245,7 +236,7 @@ def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Fi
     `remarks` are about single rows, `lost` about the ledger.
     """
     lost = list(lost)
-    refused = {NOTHING_LABELLED.code, TOO_MANY_ROWS_DROPPED.code} & {f.code for f in lost}
+    refused = {NOTHING_LABELLED.code, TOO_MANY_ROWS_LOST.code} & {f.code for f in lost}
     causes = [f for f in remarks if f.code in CAUSES_OF_LOSS] if refused else []
     why = "".join(f" {cause.message.rstrip('.')}." for cause in causes)
     told = [replace(f, message=f.message + why) if f.code in refused else f for f in lost]
@@ -258,12 +249,13 @@ def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Ite
     if ledger.truncated_rows:
         are = "is" if ledger.truncated_rows == 1 else "are"
         is_many = ledger.truncated_rows >= MANY * ledger.used_rows
-        broken = MANY_ROWS_TRUNCATED if is_many else NOTE
+        broken = MANY_ROWS_LOST if is_many else NOTE
         lost = ledger.truncated_tokens
         total = lost + sum(side.get("tokens", 0) for side in counts)
         yield broken.finding(
             f"{ledger.truncated_rows} {longer % (are, are)} truncated: {lost:,} of {total:,} "
-            f"{ledger.unit} ({lost / total:.1%}) are lost."
+            f"{ledger.unit} ({lost / total:.1%}) are lost.",
+            fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
         )
     if ledger.split_rows:
         are = "is" if ledger.split_rows == 1 else "are"
@@ -338,10 +330,12 @@ def find_lookups(pipeline: Pipeline, store: Store) -> dict[str, tuple[str, int]]
     return found
 
 
-def check_lookups(pipeline: Pipeline, store: Store, table: Table) -> Iterator[Finding]:
+def check_lookups(pipeline: Pipeline, sides: Sequence[tuple[Store, Table]]) -> Iterator[Finding]:
     """Ids that the embedding of a custom module has no row for."""
-    if not len(store) or pipeline.vocab_size is not None:
+    filled = [side for side in sides if len(side[0])]
+    if not filled or pipeline.vocab_size is not None:
         return
-    for column, (layer, size) in find_lookups(pipeline, store).items():
+    for column, (layer, size) in find_lookups(pipeline, filled[0][0]).items():
         what = f"the layer {layer!r} has {size:,} embeddings"
-        yield from check_range(store, table, column, size, what, FIX)
+        for store, table in filled:
+            yield from check_range(store, table, column, size, what, FIX)

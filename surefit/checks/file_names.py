@@ -9,7 +9,7 @@ from pathlib import Path
 
 from surefit.config import set_option
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
-from surefit.data.extra_columns import base_role
+from surefit.data.several_columns import base_role
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
 from surefit.findings import Finding, rule

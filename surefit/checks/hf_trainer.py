@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surefit.checks.ledger import Ledger
-from surefit.checks.module_checks import check_trainable
+from surefit.checks.module_checks import NOTHING_TRAINABLE, check_trainable
 from surefit.checks.trainer_batches import (
     STREAMED_ROWS,
     CollatorFailedError,
@@ -45,14 +45,6 @@ ACCUMULATION_WEIGHTS = rule(
         "more than one in a long micro-batch."
     ),
     fix="Let forward take num_items_in_batch, or use a loss that is a sum over a count.",
-)
-
-OPTIMIZER_OF_OTHERS = rule(
-    "SF728",
-    "error",
-    "the optimizer holds none of the trained parameters",
-    why="No step changes the model: the optimizer was made from another model, or before LoRA.",
-    fix="Pass optimizers=(None, None), or make the optimizer from trainer.model.parameters().",
 )
 
 
@@ -147,7 +139,8 @@ def _check_optimizer(trainer: Any) -> Iterator[Finding]:
     held = {id(parameter) for group in groups for parameter in group["params"]}
     if trained and not trained & held:
         message = f"The optimizer holds {len(held):,} parameters, none of the {len(trained):,} "
-        yield OPTIMIZER_OF_OTHERS.finding(message + "that the model trains.")
+        fix = "Pass optimizers=(None, None), or make it from trainer.model.parameters()."
+        yield NOTHING_TRAINABLE.finding(f"{message}that the model trains.", fix=fix)
 
 
 def _check_accumulation(trainer: Any, tally: RowTally) -> list[Finding]:

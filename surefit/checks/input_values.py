@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,19 +13,25 @@ import pyarrow.compute as pc
 
 from surefit.batches.field import Field
 from surefit.checks.date_columns import check_number_dates, check_text_dates
-from surefit.checks.image_range import check_black_images, check_float_images
+from surefit.checks.encoded_tokens import check_unknown_tokens
 from surefit.checks.ledger import target_unit
-from surefit.checks.magnitudes import check_features, check_number_columns
-from surefit.checks.target_markers import check_target_markers
-from surefit.checks.unknown_tokens import check_unknown_tokens
+from surefit.checks.number_values import (
+    TableSides,
+    check_constant_columns,
+    check_constant_features,
+    check_magnitudes,
+    check_target_markers,
+    of_store,
+    of_table,
+)
 from surefit.checks.wrong_encoding import check_encoding
 from surefit.config import set_option
-from surefit.data.column_types import is_number, is_text
-from surefit.data.label_columns import target_columns
-from surefit.data.split import Rows
+from surefit.data.column_types import is_list, is_number, is_text, list_axes
+from surefit.data.several_columns import target_columns
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.image_planes import AS_THEY_ARE
+from surefit.encode.images.pixel_format import read_format
 from surefit.encode.store import Store
 from surefit.findings import Finding, note, rule
 from surefit.tasks.numeric_columns import account_columns
@@ -143,19 +148,9 @@ SAME_INPUTS = rule(
     accept="The run starts without the warning; nothing but the most common label is learned.",
 )
 
-CONSTANT_IN_TRAINING = rule(
-    "SF248",
-    "warning",
-    "constant in training, but not in validation",
-    why=("What other values mean cannot be learned, so the evaluation is on rows of another kind."),
-    fix="Draw both sets from the same rows (leave --eval-data out), or leave the column out.",
-    accept="The sets stay as they are.",
-)
-
 Array = npt.NDArray[Any]
 Sides = tuple[tuple[Store, Table], tuple[Store, Table]]
 CHUNK = 1 << 20
-UNLIKELY = 1e-4
 FEWEST_ROWS = 8
 SHOWN = 3
 
@@ -191,120 +186,101 @@ def _all_equal(store: Store, name: str) -> bool:
     return True
 
 
-def check_constant_features(sides: Sides, name: str, column: str) -> Iterator[Finding]:
-    """Features that are constant in training rows; a warning where they are not in validation."""
-    (train, _), (validation, shown) = sides
-    if name not in train.fields or len(train) < FEWEST_ROWS:
+MIXED_RANGES = rule(
+    "SF240",
+    "error",
+    "images of different ranges",
+    why="Images from 0 to 1 among images from 0 to 255 are black to the model.",
+    fix="Save all images in one range, best as uint8 from 0 to 255.",
+    accept="All images are read as ranging from 0 to 255; the others are nearly black.",
+)
+
+NEARLY_BLACK = rule(
+    "SF241",
+    "warning",
+    "8-bit images that hold only 0 and 1",
+    why="8-bit images range to 255, so that 1 is black to a model that was trained on images.",
+    fix="Multiply the pixels by 255 before they are saved as 8-bit images.",
+    accept="The images are trained on as they are.",
+    covered_by=("SF240",),
+)
+
+MAX_IMAGES = 256
+ENOUGH = 0.02
+"""The share of an image's pixels that are 1 before it counts; noise on black has fewer."""
+
+
+def check_float_images(table: Table, column: str) -> Iterator[Finding]:
+    """Floating-point images of which some range to 1 and others to 255, among all rows."""
+    axes, value = list_axes(table.column_type(column))
+    if len(axes) not in (2, 3) or not pa.types.is_floating(value):
         return
-    width = int(train.value(name, 0).shape[-1])
-    low, high = _ranges(train, name, width)
-    constant = np.flatnonzero(low == high)
-    if not len(constant) or len(constant) == width:
+    tops = np.concatenate([_largest(chunk) for chunk in table.arrow[column].chunks])
+    small, large = np.flatnonzero((tops > 0) & (tops <= 1)), np.flatnonzero(tops > 1)
+    if not len(small) or not len(large):
         return
-    varied = _rows_unlike(validation, name, constant, low[constant])
-    odd = [
-        (int(feature), rows)
-        for feature, rows in zip(constant, varied, strict=True)
-        if _is_unlikely(len(rows), len(validation), len(train), width)
-    ]
-    numbers = ", ".join(map(str, constant[:SHOWN])) + (" …" if len(constant) > SHOWN else "")
-    if not odd:
-        message = f"column {column!r}: {len(constant)} of {width} features never change: {numbers}."
-        yield note(message, column=column)
+    shown = " and ".join(
+        f"{len(rows):,} {'has' if len(rows) == 1 else 'have'} values up to {tops[rows].max():g} "
+        f"(row{'s' * (len(rows) > 1)} {', '.join(_numbers(table, rows))})"
+        for rows in (small, large)
+    )
+    message = f"column {column!r}: of {len(tops):,} images, {shown}."
+    fewer = small if len(small) <= len(large) else large
+    yield MIXED_RANGES.finding(message, table.where(int(fewer[0])), column=column)
+
+
+def _numbers(table: Table, rows: Array) -> list[str]:
+    return [str(table.where(row)["row"]) for row in rows[:SHOWN].tolist()]
+
+
+def _largest(rows: pa.Array) -> Array:
+    """The largest value of each row of nested lists; 0 for rows without values."""
+    starts = np.arange(len(rows) + 1, dtype=np.int64)
+    values = rows
+    while is_list(values.type):
+        if pa.types.is_fixed_size_list(values.type):
+            if values.null_count:
+                return np.zeros(len(rows))  # reported by the encoding
+            starts = starts * values.type.list_size
+        else:
+            offsets = np.asarray(values.offsets, np.int64)
+            starts = (offsets - offsets[0])[starts]
+        values = values.flatten()
+    flat = values.to_numpy(zero_copy_only=False)
+    filled = np.flatnonzero(np.diff(starts) > 0)
+    found = np.zeros(len(rows))
+    if len(filled):
+        found[filled] = np.maximum.reduceat(flat, starts[filled])
+    return np.nan_to_num(found)
+
+
+def check_black_images(store: Store, table: Table, encoder: Encoder) -> Iterator[Finding]:
+    """Encoded images whose pixels are only 0 and 1 of 255, on a sample spread over the rows."""
+    if "pixel_values" not in store.fields or not len(store) or "pixels" not in encoder.fitted:
         return
-    feature, rows = odd[0]
-    where = shown.where(int(validation.source_row[rows[0]]))
+    form = read_format(encoder.fitted["pixels"])
+    if form.float_range == AS_THEY_ARE:
+        return
+    std, mean = (np.asarray(each, np.float32)[:, None, None] for each in (form.std, form.mean))
+    stride = -(-len(store) // MAX_IMAGES)
+    sample = np.arange(0, len(store), stride)
+    black = []
+    for place in sample.tolist():
+        pixels = np.rint((store.value("pixel_values", place) * std + mean) / form.scale)
+        if pixels.max() <= 1 and (pixels == 1).mean() >= ENOUGH:
+            black.append(place)
+    if not black:
+        return
+    wheres = [table.where(int(store.source_row[place])) for place in black[:SHOWN]]
+    numbers = ", ".join(str(where["row"]) for where in wheres)
+    only = "has" if len(black) == 1 else "have"
     message = (
-        f"column {column!r}: feature {feature} is {low[feature] + 0.0:g} in all {len(train):,} "
-        f"training rows, and another value in {len(rows):,} of {len(validation):,} validation "
-        f"rows (row {where['row']}, for example). Features of this kind: {len(odd)} of {width}."
+        f"column {encoder.roles['image']!r}: {len(black):,} of {len(sample):,} images looked at "
+        f"{only} only the pixel values 0 and 1 of 255 (row{'s' * (len(wheres) > 1)} {numbers})."
     )
-    yield CONSTANT_IN_TRAINING.finding(message, where, column=column)
+    yield NEARLY_BLACK.finding(message, wheres[0], column=encoder.roles["image"])
 
 
-def _ranges(store: Store, name: str, width: int) -> tuple[Array, Array]:
-    low, high = np.full(width, np.inf), np.full(width, -np.inf)
-    flat = store.values(name)
-    step = max(1, CHUNK // width) * width
-    for start in range(0, len(flat), step):
-        chunk = flat[start : start + step].reshape(-1, width)
-        low, high = np.minimum(low, chunk.min(0)), np.maximum(high, chunk.max(0))
-    return low, high
-
-
-def _rows_unlike(store: Store, name: str, features: Array, known: Array) -> list[Array]:
-    """The rows in which each feature has another value than the known one."""
-    found: list[list[Array]] = [[] for _ in features]
-    if not len(store):
-        return [np.empty(0, np.int64) for _ in features]
-    flat, offsets = store.values(name), store.offsets(name)
-    width = int(store.value(name, 0).shape[-1])
-    step = max(1, CHUNK // width) * width
-    for start in range(0, len(flat), step):
-        chunk = flat[start : start + step].reshape(-1, width)[:, features]
-        for at in np.flatnonzero((chunk != known).any(0)).tolist():
-            places = start + np.flatnonzero(chunk[:, at] != known[at]) * width
-            found[at].append(np.searchsorted(offsets, places, side="right") - 1)
-    none = [np.empty(0, np.int64)]
-    return [np.unique(np.concatenate(each or none)) for each in found]
-
-
-def _is_unlikely(hits: int, shown: int, trained: int, tried: int) -> bool:
-    """Whether chance hardly puts all rows with a value into one set, for one of `tried` columns."""
-    if hits < 2 or not shown:
-        return False
-    return hits * math.log(shown / (shown + trained)) + math.log(tried) < math.log(UNLIKELY)
-
-
-def check_constant_columns(
-    sides: tuple[tuple[Table, Rows], tuple[Table, Rows]], columns: Sequence[str]
-) -> Iterator[Finding]:
-    """Columns of a table with one value in the training rows and others in the validation rows."""
-    (table, train), (other, validation) = sides
-    if len(train) < FEWEST_ROWS or not len(validation):
-        return
-    for column in columns:
-        kind = table.column_type(column)
-        if not (is_number(kind) or is_text(kind)) or column not in other.columns:
-            continue
-        value = table.arrow[column][int(train[0])]
-        if not value.is_valid or not _equal(table, column, value)[train].all():
-            continue
-        unlike = validation[~_equal(other, column, value)[validation]]
-        if _is_unlikely(len(unlike), len(validation), len(train), len(columns)):
-            yield _varies(other, column, (value.as_py(), unlike), (train, validation))
-
-
-def _equal(table: Table, column: str, value: pa.Scalar) -> Array:
-    values = table.arrow[column]
-    if values.type != value.type:  # the sides are read from files of their own
-        values, value = values.cast(pa.string()), value.cast(pa.string())
-    return np.asarray(pc.equal(values, value).fill_null(False))
-
-
-def _varies(
-    table: Table, column: str, values: tuple[Any, Rows], rows: tuple[Rows, Rows]
-) -> Finding:
-    known, unlike = values
-    named: Mapping[int, Any] = {
-        int(table.where(int(row))["row"]): table.arrow[column][int(row)].as_py()
-        for row in unlike[:SHOWN]
-    }
-    shown = ", ".join(f"{value!r} in row {row}" for row, value in named.items())
-    message = (
-        f"column {column!r} is {known!r} in all {len(rows[0]):,} training rows, and another value "
-        f"in {len(unlike):,} of {len(rows[1]):,} validation rows: {shown}."
-    )
-    fix = (
-        "Draw both sets from the same rows (leave --eval-data out), or leave the column out: "
-        f"{set_option('ignore', column)}."
-    )
-    return CONSTANT_IN_TRAINING.finding(
-        message, table.where(int(unlike[0])), fix=fix, column=column
-    )
-
-
-TableSides = tuple[tuple[Table, Rows], tuple[Table, Rows]]
 FEATURES = ("inputs_embeds", "features")
 """The column of features in a batch: sequences, or vectors."""
 INPUTS = ("image", "audio", "features", "text", "input_ids")
@@ -331,13 +307,15 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
 def _check_table(table: Table, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
     roles = account_columns(table.columns, task, encoder)
     read = {name: role for name, role in roles.items() if role is not None}
-    numbers = [name for name, role in read.items() if role != "label"]
+    kinds = {name: table.column_type(name) for name, role in read.items() if role != "label"}
+    numbers = [n for n, t in kinds.items() if is_number(t) and not pa.types.is_boolean(t)]
     image, label = encoder.roles.get("image"), encoder.roles.get("label")
     as_they_are = encoder.fitted.get("pixels", {}).get("float_range") == AS_THEY_ARE
     if image in table.columns and not as_they_are:
         yield from check_float_images(table, image)
     if task.whole_rows:
-        yield from check_number_columns(table, numbers)
+        for name in numbers:
+            yield from check_magnitudes(of_table(table, name))
         yield from check_number_dates(table, numbers)
     if (parts := encoder.fitted.get("columns")) is not None:
         yield from check_text_dates(table, [c for c in table.columns if c != label], parts)
@@ -361,7 +339,11 @@ def check_stores(sides: Sides, fields: Mapping[str, Field], encoder: Encoder) ->
             return
     if "features" in encoder.roles:
         name = next((name for name in FEATURES if name in fields), "")
-        yield from check_constant_features(sides, name, column)
-        found = [*check_features(train, table, name, column, "training")]
-        yield from found or check_features(validation, shown, name, column, "validation")
+        numbers, others = (of_store(*side, name, column) for side in sides)
+        found = [*check_magnitudes(numbers, "training")] if numbers is not None else []
+        if numbers is not None:
+            yield from check_constant_features(numbers, others)
+        if others is not None and not found:
+            found = [*check_magnitudes(others, "validation")]
+        yield from found
     yield from check_black_images(train, table, encoder)

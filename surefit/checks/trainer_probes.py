@@ -11,15 +11,15 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, well_known_fields
 from surefit.checks.causal_labels import KnownTokens
-from surefit.checks.probes import run_probes
-from surefit.checks.probes.probe_batch import Subject, differ, tolerance
+from surefit.checks.probes.model_probes import run_probes
+from surefit.checks.probes.model_profile import ModelProfile, differ, tolerance
 from surefit.checks.trainer_batches import TrainerBatch, find_sequences
 from surefit.checks.trainer_rows import is_causal
 from surefit.errors import describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, rule
 from surefit.kernels.numerics import preserved_state
-from surefit.models.load_weights import MODEL_FAILED
+from surefit.models.transformers_models import MODEL_FAILED
 
 PACKED_ROWS_MIX = rule(
     "SF726",
@@ -54,15 +54,14 @@ def probe_trainer(trainer: Any, batch: TrainerBatch, known: KnownTokens) -> list
     tensors = {name: value.to(device) for name, value in batch.tensors.items()}
     flat = batch.positions is not None
     rows = _pad_again(batch, known, device) if flat else _first_rows(tensors)
-    subject = _subject(trainer, rows, known)
+    profile = _profile(trainer, rows, known)
     try:
-        with preserved_state(trainer.model):
-            subject.forward(rows)
+        _ = profile.together
     except Exception as error:
         return [_describe_failure(error)]
-    found = _check_packing(trainer, tensors, subject, batch) if flat else []
+    found = _check_packing(trainer, tensors, batch) if flat else []
     skipped = ("additive",) if has_own_loss(trainer) or "labels" not in rows else ()
-    return found + run_probes(subject, skipped=skipped)
+    return found + run_probes(profile, skipped=skipped)
 
 
 def _first_rows(tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,9 +97,7 @@ def _pad_again(batch: TrainerBatch, known: KnownTokens, device: Any) -> dict[str
     return {name: torch.from_numpy(value).to(device) for name, value in columns.items()}
 
 
-def _check_packing(
-    trainer: Any, tensors: Mapping[str, Any], subject: Subject, batch: TrainerBatch
-) -> list[Finding]:
+def _check_packing(trainer: Any, tensors: Mapping[str, Any], batch: TrainerBatch) -> list[Finding]:
     """Each row of a batch without padding must give the logits that it gives alone."""
     import torch
 
@@ -136,13 +133,13 @@ def is_of_library(method: Any) -> bool:
     return str(getattr(method, "__module__", "")).split(".")[0] in ("transformers", "trl")
 
 
-def _subject(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> Subject:
+def _profile(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> ModelProfile:
     """The trainer's model and loss."""
     labels = rows.get("labels")
     ids = rows.get("input_ids")
     tokens = labels is not None and ids is not None and labels.shape == ids.shape
     causal = tokens and is_causal(trainer.model)
-    return Subject(
+    return ModelProfile(
         trainer.model,
         rows,
         forward=partial(_own_outputs, trainer)

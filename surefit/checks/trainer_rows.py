@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.causal_labels import (
-    CONSTANT_SHARE,
+    END_NEVER_LABELLED,
     LABELS_ON_PADDING,
     LABELS_WHERE_MASKED,
     Hits,
@@ -29,9 +28,9 @@ from surefit.checks.encoded_rows import (
 from surefit.checks.ledger import Ledger
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
 from surefit.checks.trainer_batches import TrainedSequence, TrainerBatch, find_sequences
-from surefit.encode.drop_reasons import DropReason
+from surefit.encode.encoded_row import DropReason
 from surefit.findings import Finding, Rule, rule
-from surefit.kernels.tied_embeddings import find_input_embedding
+from surefit.kernels.sparse_head import find_input_embedding
 
 ROWS_WITHOUT_LABELS = rule(
     "SF721",
@@ -39,17 +38,6 @@ ROWS_WITHOUT_LABELS = rule(
     "rows without a labelled token",
     why="They cost time, and a batch of them alone has a loss of 0 or NaN.",
     fix="Remove these rows, or keep the end of the answer when rows are truncated.",
-)
-
-EOS_MASKED = rule(
-    "SF722",
-    "error",
-    "the eos token is never labelled",
-    why=(
-        "If pad is eos, a collator that masks by token id masks the true eos, too: the model never "
-        "learns to stop."
-    ),
-    fix="Use data_collator=surefit.Collator(tokenizer): it masks by length.",
 )
 
 BOS_TWICE = rule(
@@ -71,9 +59,6 @@ SAME_ANSWERS = rule(
     fix="Remove these rows, or correct one of the two answers.",
 )
 
-CHECKED_ENDS = 3
-"""How many of the last labelled tokens may hold the special token that ends an answer."""
-
 
 @dataclass
 class RowTally:
@@ -91,7 +76,6 @@ class RowTally:
     targets_per_batch: list[int] = field(default_factory=list)
     hits: dict[Rule, Hits] = field(default_factory=dict)
     examples: dict[Rule, str] = field(default_factory=dict)
-    last_special: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.labels = LabelTally(self.known)
@@ -142,7 +126,6 @@ class RowTally:
                 learning.add(each.row)
             last = each.ids[real][-1:]
             self.ending_sequences += bool(len(last) and last[0] in self.known.ends)
-            self._note_end(labels[labels != IGNORE_INDEX][-CHECKED_ENDS:])
         self._check_width(sequences)
         self.num_sequences += len(sequences)
         self.rows_learning_eos += len(learning)
@@ -159,12 +142,6 @@ class RowTally:
         if ROWS_EXCEED_POSITIONS not in self.hits:
             example = f"{width:,} tokens with its padding"
             self._hit(ROWS_EXCEED_POSITIONS, width, sequences[0].row, example)
-
-    def _note_end(self, last: Any) -> None:
-        """Count the special token among the last labels of a sequence."""
-        special = [int(token) for token in last if token in (self.known.special or ())]
-        if special:
-            self.last_special[special[-1]] += 1
 
     def _check_ids(self, each: TrainedSequence, real: Any) -> None:
         ids = each.ids
@@ -264,30 +241,21 @@ class RowTally:
             message = describe_hits(hits, what, self.rows)
             fix = "Set the labels of padding to -100; surefit.Collator(tokenizer) does it."
             yield LABELS_ON_PADDING.finding(message, row=hits.first[0], column="labels", fix=fix)
-        lacks_end = tally.lacks_end and not self._ends_with_special
         for found in check_labels(tally, lambda row: {"row": row}):
             if found.code == LABELS_WHERE_MASKED.code:
                 why = "The loss counts these labels, though no other token attends to their tokens."
                 found = replace(found, why=why)
-            if found.code in ("SF154", "SF155"):
-                if not lacks_end:
-                    continue
-                if self.ending_sequences:
-                    found = self._masked_end()
+            if found.code in ("SF154", "SF155") and self.ending_sequences:
+                found = self._masked_end()
             yield found
-
-    @property
-    def _ends_with_special(self) -> bool:
-        """Whether nearly all answers end with one special token, as chat templates end a turn."""
-        most = max(self.last_special.values(), default=0)
-        return most >= CONSTANT_SHARE * max(self.num_sequences, 1)
 
     def _masked_end(self) -> Finding:
         ends = " or ".join(map(str, sorted(self.known.ends)))
         shared = " pad is the same token." if self.known.pad in self.known.ends else ""
-        return EOS_MASKED.finding(
+        return END_NEVER_LABELLED.finding(
             f"{self.ending_sequences:,} of {self.num_sequences:,} rows end with eos (id {ends}), "
             f"and its label is -100 in all of them.{shared}",
+            fix="Use data_collator=surefit.Collator(tokenizer): it masks by length, not by id.",
             row=0,
             column="labels",
         )

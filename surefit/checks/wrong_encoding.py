@@ -25,17 +25,9 @@ WRONG_ENCODING = rule(
     "SF243",
     "warning",
     "text decoded with the wrong encoding",
-    why="UTF-8 was read as another encoding. The model would learn, and write, the garbled form.",
+    why="UTF-8 was read as another encoding, or U+FFFD (�) replaces bytes that could not be "
+    "decoded, and are lost. The model would learn, and write, the garbled form.",
     fix="Repair the text with text.encode('cp1252').decode('utf-8').",
-    accept="The text is trained on as it is.",
-)
-
-LOST_CHARACTERS = rule(
-    "SF244",
-    "warning",
-    "characters lost in decoding",
-    why="U+FFFD (�) replaces bytes that could not be decoded; which ones is not known any more.",
-    fix="Make the data again from its source, with the source's own encoding.",
     accept="The text is trained on as it is.",
 )
 
@@ -225,10 +217,11 @@ def _judge(table: Table, column: str, found: _Garbled) -> Iterator[Finding]:
             "read.encoding, leave it out: UTF-8 is tried first."
         )
         yield WRONG_ENCODING.finding(message, table.where(rows[0]), fix=fix, column=column)
-    if found.is_many(len(found.lost)):
+    elif found.is_many(len(found.lost)):
         rows = sorted(found.lost)
         shown = ", ".join(
             f"{found.lost[row]!r} in row {table.where(row)['row']}" for row in rows[:SHOWN]
         )
         message = f"column {column!r}: {len(rows):,} {of_rows} hold replaced characters: {shown}."
-        yield LOST_CHARACTERS.finding(message, table.where(rows[0]), column=column)
+        fix = "Make the data again from its source, with the source's own encoding."
+        yield WRONG_ENCODING.finding(message, table.where(rows[0]), fix=fix, column=column)

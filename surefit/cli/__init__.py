@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -115,7 +116,7 @@ def run(arguments: list[str]) -> int:
     as_json = "--json" in arguments
     try:
         asked = arguments or ["--help"]
-        code = app(asked, prog_name="surefit", standalone_mode=False, obj=given)
+        code = _commands()(asked, prog_name="surefit", standalone_mode=False, obj=given)
         if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
             return _fail(*_stopped(), 130, as_json)
         return code if isinstance(code, int) else 0
@@ -140,6 +141,12 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         return _fail(*_explained(error), 1, as_json)
+
+
+@cache
+def _commands() -> Any:
+    """Return the commands as click has them; typer would read every signature on each call."""
+    return typer.main.get_command(app)
 
 
 def _stopped() -> tuple[list[str], str]:

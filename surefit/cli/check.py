@@ -19,6 +19,9 @@ def command(  # noqa: PLR0913 - the options of the command
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print the time of each stage of planning.")
+    ] = False,
     processes: Annotated[
         int | None, typer.Option(help="Plan for so many processes.", min=1, show_default=False)
     ] = None,
@@ -29,6 +32,7 @@ def command(  # noqa: PLR0913 - the options of the command
     """Plan only: report errors, memory and time before training."""
     from surefit.api import check_request
     from surefit.cli.display import Display, print_json, show_plan
+    from surefit.cli.summary_lines import result_line
     from surefit.cli.terminal import to_stdout, user_output_to_stderr
     from surefit.errors import UsageError
     from surefit.request import make_request, plan_for
@@ -41,8 +45,14 @@ def command(  # noqa: PLR0913 - the options of the command
     request = plan_for(request, processes, device)
     with Display(quiet) as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
+    taken = {name: round(seconds, 3) for name, seconds in plan.timings.items()}
     if json:
-        print_json(plan.as_dict())
+        times = {"timings": taken, "not_checked": plan.not_checked} if timings else {}
+        print_json({**plan.as_dict(), **times})
     else:
         show_plan(plan, to_stdout(), quiet, verbose)
+        for name, seconds in taken.items() if timings else ():
+            print(result_line(f"{seconds:.2f} s", name))
+        for name in plan.not_checked if timings else ():
+            print(result_line("not checked", name))
     return 0 if plan.ok else 1

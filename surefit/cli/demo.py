@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,8 @@ def _show(run: Run) -> None:
     table = Table("prompt", "expected", "before", "after", title="Validation rows")
     for old, new in zip(before["samples"], after["samples"], strict=True):
         cells = (new["prompt"], new["expected"], old["got"], new["got"])
-        table.add_row(*(as_line(_short(cell)) for cell in cells))
+        short = (cell if len(cell) <= 60 else f"{cell[:59]}…" for cell in cells)
+        table.add_row(*map(as_line, short))
     console.print(table)
     for name in ("loss", "token_f1", "exact_match"):
         first, last = before["metrics"][name], after["metrics"][name]
@@ -107,10 +108,6 @@ def _show(run: Run) -> None:
     console.print(as_line(f"{'report':<16}{run.path / 'report.html'}"))
     question = "What are the opposites of hot and slow?"
     console.print(as_line(f"{'try':<16}surefit predict {run.path} --text '{question}'"))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 NUM_EMPTY_ROWS = 6
@@ -152,8 +149,11 @@ def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
     >>> sorted(make_rows(seed=0, num_rows=100)[0])
     ['completion', 'prompt', 'skill']
     """
-    rng = random.Random(seed)
-    rows = [_make_row(rng) for _ in range(num_rows)]
+    rng, rows = random.Random(seed), []
+    for _ in range(num_rows):
+        skill = rng.choice(list(SKILLS))
+        prompt, completion = SKILLS[skill](rng)
+        rows.append({"prompt": prompt, "completion": completion, "skill": skill})
     faulty = rng.sample(range(num_rows), NUM_EMPTY_ROWS + NUM_OVERLONG_ROWS)
     for count, position in enumerate(faulty[:NUM_EMPTY_ROWS]):
         rows[position]["prompt" if count % 2 else "completion"] = ""
@@ -161,18 +161,6 @@ def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
         things = ", ".join(rng.choices(THINGS, k=NUM_FILLER_WORDS))
         rows[position]["prompt"] = f"The shop sells {things}. {rows[position]['prompt']}"
     return rows
-
-
-def _make_row(rng: random.Random) -> dict[str, str]:
-    """Make one row of a random skill."""
-    skill = rng.choice(list(SKILLS))
-    prompt, completion = SKILLS[skill](rng)
-    return {"prompt": prompt, "completion": completion, "skill": skill}
-
-
-def _phrase(rng: random.Random, phrasings: Sequence[str], **parts: object) -> str:
-    """Fill one of several phrasings."""
-    return rng.choice(phrasings).format(**parts)
 
 
 def _reverse(rng: random.Random) -> tuple[str, str]:
@@ -183,7 +171,7 @@ def _reverse(rng: random.Random) -> tuple[str, str]:
         "Write this list backwards: {words}",
         "Start at the end and read out {words}",
     )
-    return _phrase(rng, phrasings, words=" ".join(words)), " ".join(reversed(words))
+    return rng.choice(phrasings).format(words=" ".join(words)), " ".join(reversed(words))
 
 
 def _last_word(rng: random.Random) -> tuple[str, str]:
@@ -194,7 +182,7 @@ def _last_word(rng: random.Random) -> tuple[str, str]:
         "Give me only the final word here: {words}",
         "Which word ends this list? {words}",
     )
-    return _phrase(rng, phrasings, words=" ".join(words)), words[-1]
+    return rng.choice(phrasings).format(words=" ".join(words)), words[-1]
 
 
 def _opposites(rng: random.Random) -> tuple[str, str]:
@@ -205,9 +193,8 @@ def _opposites(rng: random.Random) -> tuple[str, str]:
         "Say the contrary of {first} and {second}.",
         "Something is neither {first} nor {second}. What is it instead?",
     )
-    return _phrase(
-        rng, phrasings, first=first, second=second
-    ), f"{OPPOSITES[first]} and {OPPOSITES[second]}"
+    prompt = rng.choice(phrasings).format(first=first, second=second)
+    return prompt, f"{OPPOSITES[first]} and {OPPOSITES[second]}"
 
 
 def _later_day(rng: random.Random) -> tuple[str, str]:
@@ -219,7 +206,7 @@ def _later_day(rng: random.Random) -> tuple[str, str]:
         "{second} comes {delay} after {first}, who comes on {day}. On which day is that?",
     )
     answer = DAYS[(DAYS.index(day) + DELAYS[delay]) % len(DAYS)]
-    return _phrase(rng, phrasings, first=first, second=second, day=day, delay=delay), answer
+    return rng.choice(phrasings).format(first=first, second=second, day=day, delay=delay), answer
 
 
 def _largest(rng: random.Random) -> tuple[str, str]:
@@ -241,7 +228,7 @@ def _parity(rng: random.Random) -> tuple[str, str]:
         "Tell me the parity of {first} and of {second}.",
     )
     answer = " and ".join("odd" if number % 2 else "even" for number in (first, second))
-    return _phrase(rng, phrasings, first=first, second=second), answer
+    return rng.choice(phrasings).format(first=first, second=second), answer
 
 
 def _recall(rng: random.Random) -> tuple[str, str]:
@@ -252,7 +239,7 @@ def _recall(rng: random.Random) -> tuple[str, str]:
         "Yesterday {name} bought {owned} in town. Tell me what {name} bought.",
         "There is {owned} in the house of {name}. What is in the house?",
     )
-    return _phrase(rng, phrasings, name=name, owned=owned), owned
+    return rng.choice(phrasings).format(name=name, owned=owned), owned
 
 
 SKILLS: dict[str, Skill] = {

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
     from surefit.run.run_folder import Run
-    from surefit.training.folds import FoldRuns, Listen, Work
+    from surefit.training.folds import FoldRuns
     from surefit.training.run import Listeners
 
 
@@ -253,15 +252,13 @@ def make_display(quiet: bool = False, verbose: bool = False) -> Display:
 
 
 @contextmanager
-def shown_run(
-    title: str = "", quiet: bool = False, verbose: bool = False
-) -> Iterator[tuple[Display, Listeners]]:
-    """The display of a run, and the listeners that feed it; with a title, it is shown first."""
+def shown_run(title: str = "", quiet: bool = False, verbose: bool = False) -> Iterator[Listeners]:
+    """The listeners that show a run, and the findings that end it; a title is shown first."""
     from surefit.training.run import SILENT, Listeners
 
     with make_display(quiet, verbose) as display:
         if display.console.quiet:
-            yield display, SILENT
+            yield SILENT
             return
 
         def on_plan(plan: Plan, folder: Path) -> None:
@@ -270,30 +267,17 @@ def shown_run(
                 display.notice(f"{title}: {folder}")
             display.show_plan(plan)
 
-        yield (
-            display,
-            Listeners(
+        try:
+            yield Listeners(
                 (display.observe,),
                 display.progress,
                 on_plan,
                 display.show_fit,
                 display.notice,
                 announce_stop,
-            ),
-        )
-
-
-def shown_folds(quiet: bool = False, verbose: bool = False) -> Listen:
-    """What shows the run of each fold."""
-    return partial(_show_fold, quiet, verbose)
-
-
-def _show_fold(quiet: bool, verbose: bool, fold: int, work: Work) -> Run:
-    with shown_run(f"fold {fold}", quiet, verbose) as (display, listeners):
-        try:
-            return work(listeners)
+            )
         except FindingError as error:
-            display.show_new(error.findings)
+            display.show_new(error.findings)  # on_plan has shown what planning found
             raise
 
 
@@ -309,8 +293,17 @@ def announce_stop(number: int) -> None:
         os.write(2, f"{text}\n".encode())
 
 
-def run_lines(run: Run) -> Iterator[str]:
-    """The result of a run: its metrics, beside the best baseline's, and its folder."""
+def result_lines(result: Run | FoldRuns) -> Iterator[str]:
+    """The result of a run: its metrics, beside the best baseline's, and its folder.
+
+    Of several folds: the mean and the spread of each metric.
+    """
+    from surefit.training.folds import FoldRuns
+
+    return _fold_lines(result) if isinstance(result, FoldRuns) else _run_lines(result)
+
+
+def _run_lines(run: Run) -> Iterator[str]:
     if run.best_step is not None:
         yield result_line("best step", run.best_step)
     baselines = run.plan.get("baselines", {})
@@ -321,8 +314,7 @@ def run_lines(run: Run) -> Iterator[str]:
     yield result_line("report", run.path / "report.html")
 
 
-def fold_lines(folds: FoldRuns) -> Iterator[str]:
-    """The mean and the spread of each metric over the folds."""
+def _fold_lines(folds: FoldRuns) -> Iterator[str]:
     for name, figures in folds.metrics.items():
         mean, spread = figures["mean"], figures["spread"]
         shown = "-" if mean is None else f"{mean:.6g}"

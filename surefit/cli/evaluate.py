@@ -55,7 +55,7 @@ def command(
 def _show(found: Mapping[str, Any]) -> None:
     """The result as lines of a name and a value."""
     from surefit.cli.summary_lines import beside_figure, result_line
-    from surefit.encode.drop_reasons import describe_counts
+    from surefit.encode.encoded_row import describe_counts
 
     for name, value in found["metrics"].items():
         shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"

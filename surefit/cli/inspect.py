@@ -11,14 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from surefit.cli.terminal import as_line
-from surefit.encode.drop_reasons import describe_rows
 from surefit.printable import printable
 
 if TYPE_CHECKING:
     from surefit.cli.display import Display
     from surefit.config import RunConfig
     from surefit.data.table import Table
-    from surefit.inspection.table_report import DataReport
+    from surefit.inspection.data_report import DataReport
 
 
 def command(
@@ -100,7 +99,6 @@ def _report(
     from surefit.errors import FindingError
     from surefit.inspection.array_report import describe_arrays
     from surefit.inspection.data_report import AskedReading, inspect_opened, look_at_files
-    from surefit.models.open_model import open_model
     from surefit.tasks.choose_task import find_task
     from surefit.user_code import NamedCode
 
@@ -115,6 +113,8 @@ def _report(
     with user_output_to_stderr():
         source = None
         if model is not None:
+            from surefit.models.open_model import open_model  # it imports torch
+
             trust = config.trust_remote_code
             source = open_model(model, trust_remote_code=trust, code=NamedCode())
         shape = config.features
@@ -138,7 +138,7 @@ def _plain_value(value: Any) -> Any:
 def _as_model_sees(table: Table, row: int, options: dict[str, Any]) -> dict[str, Any]:
     from surefit.cli.display import Display
     from surefit.cli.terminal import user_output_to_stderr
-    from surefit.plan.garbage_collection import infrequent_collection
+    from surefit.memory.process_memory import infrequent_collection
     from surefit.request import make_request
 
     with infrequent_collection(), Display() as display, user_output_to_stderr():
@@ -201,7 +201,9 @@ def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
 
 
 def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
-    """Why a row is dropped."""
+    """Print why a row is dropped."""
+    from surefit.encode.encoded_row import describe_rows
+
     why = f" ({shown['why']})" if "why" in shown else ""
     console.print(as_line(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
 

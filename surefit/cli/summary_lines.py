@@ -36,7 +36,7 @@ WIDTH = 100
 
 def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
     """What will be trained on what, as far as the plan got; with `verbose`, all notes."""
-    from surefit.data.extra_columns import base_role
+    from surefit.data.several_columns import base_role
     from surefit.tasks.numeric_columns import describe_unused
 
     if plan.task is not None:

@@ -14,7 +14,7 @@ def command(
 ) -> int:
     """List the tasks, the columns they need and their metrics."""
     if models:
-        from surefit.models.tiny_config import tiny_families
+        from surefit.models.tiny import tiny_families
 
         for family, names in tiny_families().items():
             print(f"{family} ({len(names)}): {' '.join(names)}")

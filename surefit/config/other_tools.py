@@ -70,14 +70,14 @@ def half(name: str) -> Translator:
     }
 
 
+def choices(known: Mapping[str, Translated], otherwise: Translated) -> Translator:
+    """A value among a few, such as `IntervalStrategy.EPOCH`, `lora` or 4."""
+    return lambda value: known.get(str(value).lower().rsplit(".", 1)[-1], otherwise)
+
+
 def mixed_precision(value: Any) -> Translated:
     """Accelerate's name for the precision."""
     return {"precision": "fp32" if value == "no" else value}
-
-
-def sampling(value: Any) -> Translated:
-    """`train_sampling_strategy`."""
-    return {"order": "grouped" if value == "group_by_length" else "shuffle"}
 
 
 def dev_run(value: Any) -> Translated:
@@ -115,14 +115,8 @@ def every(key: str) -> Translator:
 
 def strategy(key: str, off: Translated) -> Translator:
     """`eval_strategy` and `save_strategy`: no, steps or epoch."""
-
-    def translate(value: Any) -> Translated:
-        name = str(value).lower().rsplit(".", 1)[-1]
-        if name in ("no", "false", "none"):
-            return off
-        return DEFAULT if name == "epoch" else f"Set {key} to a number of steps instead."
-
-    return translate
+    known = {**dict.fromkeys(("no", "false", "none"), off), "epoch": DEFAULT}
+    return choices(known, f"Set {key} to a number of steps instead.")
 
 
 def share(value: Any) -> Translated:
@@ -164,29 +158,13 @@ def files(key: str) -> Translator:
     return translate
 
 
-def adapter(value: Any) -> Translated:
-    """`adapter` and `finetuning_type`."""
-    name = str(value).lower()
-    if name == "qlora":
-        return {"lora.r": 16, "lora.quantize": "4bit"}
-    if name in ("lora", "dora"):
-        return {"lora.r": 16, "lora.dora": True} if name == "dora" else {"lora.r": 16}
-    if name in ("full", "none", ""):
-        return DEFAULT
-    return "That kind of adapter is not available yet; lora.r sets the rank of LoRA."
-
-
-def stage(value: Any) -> Translated:
-    """`stage` of LLaMA-Factory and `rl` of Axolotl."""
-    task = {"sft": "sft", "pt": "causal-lm"}.get(str(value).lower())
-    return {"task": task} if task else "Preference tuning is not available yet."
-
-
-def bits(value: Any) -> Translated:
-    """`quantization_bit`."""
-    if number(value) == 4:
-        return {"lora.quantize": "4bit"}
-    return "Only 4 bits are available: lora.quantize: 4bit."
+ADAPTERS: Mapping[str, Translated] = {
+    "qlora": {"lora.r": 16, "lora.quantize": "4bit"},
+    "lora": {"lora.r": 16},
+    "dora": {"lora.r": 16, "lora.dora": True},
+    **dict.fromkeys(("full", "none", ""), DEFAULT),
+}
+"""Values of `adapter` and `finetuning_type`."""
 
 
 def parallel(value: Any) -> Translated:
@@ -223,16 +201,23 @@ TRANSLATIONS: dict[str, Translator] = {
     "lora.targets": names("lora.targets", ("all", "all-linear")),
     "all linear layers": when("lora.targets", None, ["q_proj", "v_proj"]),
     "lora.quantize": when("lora.quantize", "4bit"),
-    "bits": bits,
-    "adapter": adapter,
-    "stage": stage,
+    "bits": choices(
+        {"4": {"lora.quantize": "4bit"}}, "Only 4 bits are available: lora.quantize: 4bit."
+    ),
+    "adapter": choices(
+        ADAPTERS, "That kind of adapter is not available yet; lora.r sets the rank of LoRA."
+    ),
+    "stage": choices(
+        {"sft": {"task": "sft"}, "pt": {"task": "causal-lm"}},
+        "Preference tuning is not available yet.",
+    ),
     "compile": when("compile", "on", "off"),
     "trackers": names("trackers", ("none", "None", "False")),
     "wandb": when("trackers", ["wandb"]),
     "metric": metric,
     "grouped": when("order", "grouped", "shuffle"),
     "shuffle": when("order", "shuffle"),
-    "sampling": sampling,
+    "sampling": choices({"group_by_length": {"order": "grouped"}}, {"order": "shuffle"}),
     "dev_run": dev_run,
     "probes": when("probes", "all"),
     "batch_size": when("batch_size", "auto"),

@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from surefit.config.sections import (
     LOCAL,
+    CodeName,
     EarlyStopping,
     Generation,
     ImageAugment,
@@ -24,7 +25,6 @@ from surefit.config.sections import (
     SeriesAugment,
     Splitting,
     Switch,
-    check_code_name,
     join_names,
     read_metrics,
 )
@@ -82,11 +82,6 @@ class Images(Section):
     def _square(cls, value: Any) -> Any:
         return (value, value) if isinstance(value, int) else value
 
-    @field_validator("mean", "std", mode="before")
-    @classmethod
-    def _one_number(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, int | float) else value
-
     def asked(self) -> dict[str, Any]:
         """Channels, mean and std where they are set, as JSON."""
         named = {"channels": self.channels, "mean": self.mean, "std": self.std}
@@ -132,14 +127,9 @@ class Augmentation(Section):
     """Share of the eligible words that get a typo."""
     synonyms: str | dict[str, str | tuple[str, ...]] | None = None
     """A JSON, CSV or TSV file of words and their synonyms, or a mapping of them."""
-    function: str | None = None
+    function: CodeName | None = None
     """Your own change as module:function, f(value, rng) -> value: a text of an augmented copy, or
     the array of an image [C, H, W], a series [T, W] or a vector [W] in each epoch."""
-
-    @field_validator("changes", "frames", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
     @field_validator("frames")
     @classmethod
@@ -148,11 +138,6 @@ class Augmentation(Section):
         if wrong is not None:
             raise ValueError(f"expected {{}} once in each, where the text goes, not in {wrong!r}")
         return frames
-
-    @field_validator("function")
-    @classmethod
-    def _named(cls, name: str | None) -> str | None:
-        return check_code_name(name)
 
 
 class Lora(Section):
@@ -174,21 +159,13 @@ class Lora(Section):
     quantize: Literal["4bit"] | None = None
     """4bit: keep the frozen weights in 4 bits (QLoRA), on CUDA or a CPU; needs bitsandbytes."""
 
-    @field_validator("targets", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _meant(self) -> Lora:
-        given = [name for name in Lora.model_fields if getattr(self, name) != Lora._default(name)]
+        fields = Lora.model_fields.items()
+        given = [name for name, field in fields if getattr(self, name) != field.default]
         if self.r == 0 and given:
             raise ValueError(f"lora.{given[0]} has no effect while lora.r is 0; set lora.r")
         return self
-
-    @classmethod
-    def _default(cls, name: str) -> Any:
-        return cls.model_fields[name].default
 
 
 class RunConfig(Section):
@@ -278,8 +255,12 @@ class RunConfig(Section):
     """Learning rate schedule after the warm-up."""
     warmup: float = Field(0.03, ge=0, lt=1)
     """Share of the steps in which the learning rate rises to its peak."""
+    optimizer: str = Field("adamw", min_length=1)
+    """adamw, adafactor, sgd, muon (hidden matrices; AdamW for the rest), lion, adamw-8bit (needs
+    bitsandbytes), a name of the package pytorch-optimizer, or module:function, which gets the
+    trained parameters and returns an optimizer."""
     weight_decay: float = Field(0.01, ge=0)
-    """Weight decay of AdamW; biases and norms are exempt."""
+    """Weight decay of the optimizer; biases and norms are exempt."""
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 for no clipping."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -418,11 +399,6 @@ class RunConfig(Section):
         if wrong is not None:
             raise ValueError(f"expected rates above 0; to keep {wrong!r} as it is, use freeze")
         return rates
-
-    @field_validator("data", "eval_data", "ignore", "trackers", "accept", "freeze", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
 
 
 LOCAL_KEYS = tuple(n for n, info in RunConfig.model_fields.items() if LOCAL in info.metadata)

@@ -6,7 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 Switch = Literal["auto", "on", "off"]
 Value = TypeVar("Value")
@@ -25,21 +33,28 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_yes_for_one(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false for numbers: YAML reads `yes` and `on` as true."""
+    def _as_meant(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for numbers: YAML reads `yes` and `on` as true.
+
+        A single value is a list of one where several are allowed.
+        """
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and "on" in get_args(kind):
             return "on" if value else "off"
         if isinstance(value, bool) and kind is not bool:
             raise ValueError("expected a value, not true or false")
-        return value
+        takes_many = any(get_args(each)[1:] == (...,) for each in (kind, *get_args(kind)))
+        return (value,) if takes_many and isinstance(value, str | int | float) else value
 
 
-def check_code_name(name: str | None) -> str | None:
-    """Refuse a name that is not module:function."""
-    if name is not None and ":" not in name:
+def _check_code_name(name: str) -> str:
+    if ":" not in name:
         raise ValueError("expected module:function")
     return name
+
+
+CodeName = Annotated[str, AfterValidator(_check_code_name)]
+"""Code of the user's own, as module:function."""
 
 
 class _Changes(Section):
@@ -170,16 +185,11 @@ class LossOptions(Section):
 class MetricChoice(Section):
     """A metric that is asked for: built in, or your own."""
 
-    function: str | None = None
+    function: CodeName | None = None
     """Your own metric as module:function, f(predictions, labels) -> a number; or an object with
     update, compute and reset, such as one of torchmetrics. Default: the built-in metric."""
     better: Literal["higher", "lower"] | None = None
     """Which is better; needed where the metric decides the best step."""
-
-    @field_validator("function")
-    @classmethod
-    def _named(cls, name: str | None) -> str | None:
-        return check_code_name(name)
 
 
 def read_metrics(value: Any) -> Any:
@@ -295,16 +305,6 @@ class Generation(Section):
     from_model: tuple[str, ...] = ()
     """Settings to take over from the model's generation config, such as repetition_penalty or
     num_beams. Default: none; text is generated greedily."""
-    scorer: str | None = None
+    scorer: CodeName | None = None
     """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
     is better."""
-
-    @field_validator("from_model", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
-
-    @field_validator("scorer")
-    @classmethod
-    def _named(cls, name: str | None) -> str | None:
-        return check_code_name(name)

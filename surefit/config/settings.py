@@ -159,14 +159,14 @@ def _spread(error: Any) -> Iterator[Fault]:
         what = error["msg"].removeprefix("Value error, ")
         message = f"{what[0].lower()}{what[1:]}; found {error['input']!r}."
         yield Fault(key, error["input"], message + answer_value(key, error["input"]))
-    elif _is_section(error["input"]) and answer_key(key, error["input"], ()) is None:
+    elif (
+        isinstance(error["input"], Mapping)
+        and error["input"]
+        and answer_key(key, error["input"], ()) is None
+    ):
         yield from (Fault(f"{key}.{name}", value) for name, value in error["input"].items())
     else:
         yield Fault(key, error["input"])
-
-
-def _is_section(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) > 0
 
 
 def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:

@@ -2,7 +2,8 @@
 
 A file or folder gets its name when it is complete: a temporary beside it, fsync, rename. Every
 read, write, replacement and deletion in the folders of runs, of the cache and of records goes
-through here, from the handle of its folder and never through a link.
+through here, from the handle of its folder and never through a link; `digests` and `locks` beside
+it are parts of this one door.
 
 A folder is deleted only if surefit can prove that it made it. A temporary folder and an entry of
 the cache hold a mark, the file `.surefit`; checkpoints and saved models hold the digests of their

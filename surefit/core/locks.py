@@ -22,8 +22,8 @@ from typing import Any
 
 from surefit.core import files
 from surefit.core.foreign import parse_json
-from surefit.disk_space import existing_place
 from surefit.errors import UsageError
+from surefit.gigabytes import existing_place
 
 FILE = ".lock"
 WRITTEN = (

@@ -22,7 +22,7 @@ from surefit.data.column_types import (
 )
 from surefit.data.data_rules import MIXED_TYPES
 from surefit.data.missing_values import is_missing
-from surefit.data.numbers import MISSING_MARKERS
+from surefit.data.written_values import MISSING_MARKERS
 from surefit.findings import Rule
 
 SHOWN_CHARACTERS = 80
@@ -119,6 +119,12 @@ class ArrowWriter:
         texts = (value.strip() for value, m in zip(values, marked, strict=True) if m)
         self.missing.setdefault(name, Counter()).update(texts)
         return column
+
+    def append_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the next rows; a value that a row does not have is null."""
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: self.column(name, [row.get(name) for row in rows]) for name in names}
+        self.append(columns, len(rows))
 
     def append(self, columns: Mapping[str, pa.Array], num_rows: int) -> None:
         """Write the next rows; a column that is not among `columns` is null in them."""

@@ -52,6 +52,7 @@ _LOCK = re.compile(r"\.(?P<name>[0-9a-f]{32}.*)\.lock")
 """The lock of an entry, whose name begins with a fingerprint."""
 
 _chosen: ContextVar[Path | None] = ContextVar("chosen_cache", default=None)
+_limit_gb: ContextVar[float | None] = ContextVar("cache_limit_gb", default=None)
 _damage: ContextVar[list[Finding] | None] = ContextVar("damaged_entries", default=None)
 _uses: dict[Path, int] = {}
 """The file `in-use` of each cache that this process has opened: closing it ends all uses."""
@@ -59,18 +60,27 @@ _used: set[Path] = set()
 
 
 @contextmanager
-def use_cache(folder: str | None) -> Iterator[None]:
+def use_cache(folder: str | None, limit_gb: float | None = None) -> Iterator[None]:
     """Use `folder` as the cache while the block runs; None for the default.
+
+    Entries that are worth making only if they can stay are made up to `limit_gb`.
 
     >>> with use_cache("/tmp/elsewhere"):
     ...     str(cache_folder())
     '/tmp/elsewhere'
     """
     before = _chosen.set(Path(folder).absolute() if folder else None)
+    limit_before = _limit_gb.set(limit_gb)
     try:
         yield
     finally:
+        _limit_gb.reset(limit_before)
         _chosen.reset(before)
+
+
+def cache_limit_gb() -> float | None:
+    """Return the limit of the cache in use; None if it has none."""
+    return _limit_gb.get()
 
 
 def cache_folder() -> Path:
@@ -114,6 +124,9 @@ def module_fingerprint(name: str) -> str:
 def open_cache() -> Path:
     """Return the cache folder, ready for use: made and swept; or refuse it clearly."""
     root = cache_folder()
+    if root in _uses and not os.fstat(_uses[root]).st_nlink:  # the user has deleted the cache
+        os.close(_uses.pop(root))
+        _used.difference_update([each for each in _used if each.is_relative_to(root)])
     if root not in _uses:
         try:
             _make_root(root)

@@ -13,9 +13,9 @@ from typing import Any
 
 from surefit.core import files
 from surefit.core.digests import FILE as DIGESTS
-from surefit.data.cache import cache_folder, in_use, kinds, open_cache, sweep
+from surefit.data.cache import cache_folder, cache_limit_gb, in_use, kinds, open_cache, sweep
 from surefit.findings import Finding, rule
-from surefit.gigabytes import show_gb, to_bytes
+from surefit.gigabytes import free_bytes, show_gb, to_bytes
 
 CACHE_OVER_LIMIT = rule(
     "SF821",
@@ -25,6 +25,10 @@ CACHE_OVER_LIMIT = rule(
     fix="Raise cache_limit_gb, or leave it out.",
     accept="The cache stays larger than its limit.",
 )
+
+
+DISK_SHARE = 0.25
+"""The part of the free disk that an entry may take that only saves time: runs need the rest."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,13 @@ def limit_cache(limit_gb: float) -> list[Finding]:
         return []
     message = f"The cache holds {show_gb(size)} in use; cache_limit_gb is {limit_gb:g}."
     return [CACHE_OVER_LIMIT.finding(message, file=str(cache_folder()))]
+
+
+def has_room(num_bytes: int) -> bool:
+    """Whether an entry that only saves time fits within the limit and leaves most of the disk."""
+    limit_gb = cache_limit_gb()
+    within = limit_gb is None or num_bytes <= to_bytes(limit_gb)
+    return within and num_bytes <= DISK_SHARE * free_bytes(cache_folder())
 
 
 def _remove(entry: Entry) -> bool:

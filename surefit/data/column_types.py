@@ -41,11 +41,6 @@ def array_rank(kind: pa.DataType) -> int:
     return len(list_axes(kind)[0])
 
 
-def fixed_sizes(kind: pa.DataType) -> tuple[int, ...]:
-    """The sizes of an array column's axes that are the same in all rows."""
-    return tuple(size for size in list_axes(kind)[0] if size is not None)
-
-
 def is_array(kind: pa.DataType) -> bool:
     """Whether a column holds a numeric array of one or more axes per row."""
     axes, value = list_axes(kind)
@@ -79,6 +74,12 @@ def is_object(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind))
 
 
+def fields_of(kind: pa.DataType) -> dict[str, pa.DataType]:
+    """The types of the named values that an object has; none for other types."""
+    places = range(kind.num_fields) if is_object(kind) else ()
+    return {kind.field(place).name: kind.field(place).type for place in places}
+
+
 def is_dialogue(kind: pa.DataType) -> bool:
     """Whether a column holds a list of objects per row, as dialogues are."""
     return is_list(kind) and bool(pa.types.is_struct(kind.value_type))
@@ -90,7 +91,7 @@ def may_hold_images(kind: pa.DataType, named: bool) -> bool:
     A column `named` for images may also hold paths, and arrays of other types than uint8.
     """
     if pa.types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0 or (named and kind.get_field_index("path") >= 0)
+        return "bytes" in fields_of(kind) or (named and "path" in fields_of(kind))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return True
     if not is_array(kind):
@@ -106,8 +107,10 @@ def may_hold_audio(kind: pa.DataType, named: bool) -> bool:
     may then also hold paths.
     """
     if pa.types.is_struct(kind):
-        fields = {*(kind.field(place).name for place in range(kind.num_fields))}
-        return "sampling_rate" in fields or (named and bool(fields & {"bytes", "path"}))
+        fields = fields_of(kind)
+        return "sampling_rate" in fields or (
+            named and not fields.keys().isdisjoint(("bytes", "path"))
+        )
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return named
     return named and (is_text(kind) or (is_array(kind) and array_rank(kind) <= 2))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.data.column_types import IMAGE_ENDINGS, is_list, is_number, is_text
-from surefit.data.dates import ORDERS, is_date, read_date
-from surefit.data.numbers import read_number
 from surefit.data.table import Table
+from surefit.data.written_values import are_dates, is_date, read_number
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -28,6 +28,35 @@ METADATA = IDENTIFIERS | word_set(
     "author user username name filename path file count num length len position offset start end"
 )
 """Words in the name of a column that describes a row rather than being a part of it."""
+
+LABEL_WORDS = word_set(
+    "label labels class classes category categories sentiment intent target tag tags topic topics "
+    "genre genres emotion emotions polarity stars toxicity verdict"
+)
+"""Words in the name of a column of labels."""
+JUDGING = frozenset({"is", "has"})
+"""Words with which the name of a column of true and false begins: `is_duplicate`."""
+DESCRIPTION = METADATA | word_set(
+    "source sources origin dataset corpus domain dump subset split meta metadata info title titles "
+    "headline tokens words chars characters bytes lines size n nsfw"
+)
+"""Words in the name of a column that describes a text rather than being learned from it."""
+
+KEYS = word_set("answer answerkey gold correct decision")
+"""Words in the name of a column with the key to a question, such as the number of a choice."""
+
+AMOUNTS = word_set("count counts num n length len size date time timestamp url")
+"""Words in a name that is no label's, whatever its other words are: `max_stars_count`."""
+
+MAX_SHARE_OF_CLASSES = 0.5
+"""More classes than this share of the rows means that the column is no class label."""
+MOST_CLASSES = 0.2
+"""Share of the rows; more different numbers than that are amounts."""
+ODD_SHARE = 0.1
+"""Fractions in more of the rows than this are no faults."""
+FEW_ROWS = 10
+"""Up to so many rows, values need not repeat to be classes."""
+SAMPLE_ROWS = 10_000
 
 SAMPLE = 200
 PROSE_WORDS = 3.0
@@ -54,14 +83,19 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(re.findall(r"[^\W_]+", parted.lower()))
 
 
+def has_words(name: str, words: frozenset[str]) -> bool:
+    """Whether one of the words is in the name of a column."""
+    return not words.isdisjoint(words_of(name))
+
+
 def is_identifier(name: str) -> bool:
     """Whether a column's name says that its values tell rows apart."""
-    return not IDENTIFIERS.isdisjoint(words_of(name))
+    return has_words(name, IDENTIFIERS)
 
 
 def is_metadata(name: str) -> bool:
     """Whether a column's name says that it describes the row: an id, a source, a date."""
-    return not METADATA.isdisjoint(words_of(name))
+    return has_words(name, METADATA)
 
 
 def sample(table: Table, column: str, size: int = SAMPLE) -> list[Any]:
@@ -100,11 +134,6 @@ def is_good(value: Any) -> bool | None:
     return True if word in GOOD else False if word in BAD else None
 
 
-def holds_dates(values: Sequence[str]) -> bool:
-    """Whether all texts are dates, written in one order."""
-    return any(all(read_date(value, order) for value in values) for order in ORDERS)
-
-
 def holds_texts(table: Table, column: str) -> bool:
     """Whether a text column holds texts, rather than a few repeated values, dates, or files."""
     values = sample(table, column, 1000)
@@ -129,13 +158,9 @@ def is_prose(table: Table, column: str) -> bool:
     if sum(" " not in value and "/" in value for value in values) > 0.5 * len(values):
         return False  # addresses and paths
     words = sum(len(value.split()) for value in values)
-    return words >= PROSE_WORDS * len(values) or not _has_words(values)
-
-
-def _has_words(values: Sequence[str]) -> bool:
-    """Whether texts have spaces between words, as those of some scripts have not."""
-    letters = "".join(values)
-    return letters.isascii() or " " in letters
+    letters = "".join(values)  # some scripts have no spaces between words
+    is_spaced = letters.isascii() or " " in letters
+    return words >= PROSE_WORDS * len(values) or not is_spaced
 
 
 def is_derived(table: Table, column: str, others: Sequence[str]) -> bool:
@@ -182,3 +207,113 @@ def holds_answers(kind: pa.DataType) -> bool:
     if is_list(kind):
         return holds_answers(kind.value_type)
     return is_text(kind) or bool(pa.types.is_struct(kind))
+
+
+def is_continuous(table: Table, column: str) -> bool:
+    """Whether a column's numbers are amounts: fractions, or many different whole numbers."""
+    values = row_values(table, column)
+    kind = values.type
+    if not is_number(kind) or pa.types.is_boolean(kind):
+        return False
+    values = values.drop_null()
+    if pa.types.is_floating(kind):
+        sample = np.asarray(values.slice(0, SAMPLE_ROWS))
+        if (sample[np.isfinite(sample)] % 1 != 0).any():
+            return True
+    distinct = pc.count_distinct(values).as_py()
+    return bool(distinct > 256 or (distinct > 20 and distinct > 0.2 * len(values)))
+
+
+def holds_amounts(table: Table, column: str, whole: bool = True) -> bool:
+    """Whether a label's numbers are amounts, where a few odd values among classes are faults.
+
+    `whole` is whether many different integers are amounts, too, rather than classes.
+    """
+    values = row_values(table, column)
+    if not is_continuous(table, column):
+        return False
+    many = pc.count_distinct(values).as_py() > MOST_CLASSES * table.num_rows
+    if not pa.types.is_floating(values.type):
+        return whole and bool(many)
+    sample = np.asarray(values.drop_null().slice(0, SAMPLE_ROWS))
+    return bool(many or (sample % 1 != 0).mean() > ODD_SHARE)
+
+
+def row_values(table: Table, column: str) -> Any:
+    """The values of a column; of lists of numbers of one size, as an array [N, K], the numbers."""
+    values = table.arrow[column]
+    if not is_list(values.type) or not is_number(values.type.value_type):
+        return values
+    sizes = pc.min_max(pc.list_value_length(values)).as_py()
+    return pc.list_flatten(values) if sizes["min"] == sizes["max"] else values
+
+
+def holds_classes(table: Table, column: str) -> bool:
+    """Whether a column holds classes: a few values that repeat, or lists of such values."""
+    kind = table.column_type(column)
+    values: Any = table.arrow[column].slice(0, SAMPLE_ROWS).combine_chunks()
+    while is_list(kind):
+        kind, values = kind.value_type, values.flatten()
+    values = values.drop_null()
+    if not (is_text(kind) or is_number(kind)) or is_continuous(table, column):
+        return False
+    distinct = int(pc.count_distinct(values).as_py())
+    if len(values) <= FEW_ROWS:
+        return True
+    if distinct < 2 or distinct > MAX_SHARE_OF_CLASSES * len(values):
+        return False
+    if not is_text(kind):
+        return True
+    names = values.unique().to_pylist()  # which are neither dates nor JSON
+    return not are_dates(names) and not all(name.lstrip().startswith("{") for name in names)
+
+
+def is_binary(table: Table, column: str) -> bool:
+    """Whether a column holds true and false, or 0 and 1, and both occur."""
+    kind = table.column_type(column)
+    if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind)):
+        return False
+    found = {*pc.unique(table.arrow[column].slice(0, SAMPLE_ROWS)).drop_null().to_pylist()}
+    return found == {0, 1}
+
+
+def describes(column: str) -> bool:
+    """Whether a column's name says that it describes the text: a source, a date, a count."""
+    return has_words(column, DESCRIPTION)
+
+
+def is_named_as_label(table: Table, column: str) -> bool:
+    """Whether the words in a column's name call it a label, and its values suit."""
+    words = words_of(column)
+    if not AMOUNTS.isdisjoint(words):
+        return False
+    if LABEL_WORDS.isdisjoint(words):
+        answers = "answer" in words and pa.types.is_boolean(table.column_type(column))
+        return answers or (words[:1] != () and words[0] in JUDGING and is_binary(table, column))
+    return holds_classes(table, column) or is_continuous(table, column)
+
+
+def tags_words(table: Table, text: str, column: str) -> bool:
+    """Whether a column has a list with a tag for each word of a text."""
+    if not is_list(table.column_type(column)) or not is_text(table.column_type(text)):
+        return False
+    rows = table.arrow.select([text, column]).slice(0, 200).to_pylist()
+    sizes = [(len((row[text] or "").split()), len(row[column] or ())) for row in rows]
+    aligned = sum(words == tags for words, tags in sizes)
+    return len({tags for _, tags in sizes}) > 1 and aligned >= 0.9 * len(sizes)
+
+
+def may_be_label(table: Table, column: str) -> bool:
+    """Whether the only column beside a text is its label: classes, under a name that allows it."""
+    return not describes(column) and holds_classes(table, column)
+
+
+def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
+    """Columns beside a text that may be what is to be learned of it."""
+    free = [name for name in table.columns if name not in taken]
+    named = [name for name in free if is_named_as_label(table, name)]
+    free = [name for name in free if not describes(name)]
+    keys = [n for n in free if has_words(n, KEYS) and holds_classes(table, n)]
+    alone = [name for name in free if len(free) == 1 and is_continuous(table, name)]
+    binary = [name for name in free if is_binary(table, name)]
+    return list(dict.fromkeys([*named, *keys, *alone, *binary]))

@@ -146,12 +146,13 @@ WRONG_TYPE = rule(
     fix="Name another column with columns.<role>, or convert the values.",
 )
 
-STRAY_AXIS_DROPPED = rule(
-    "SF423",
+ROWS_RESHAPED = rule(
+    "SF420",
     "fixed",
-    "axis of length 1 dropped",
-    why="The axis is left over from a batch or an image; rows are [sequence length, feature size].",
-    fix="Save the array without it to avoid this note.",
+    "rows converted to the shape that models read",
+    why="Rows are [sequence length, feature size], with one shape and type in all files. Ids are "
+    "categories: as numbers, id 8 would be twice id 4.",
+    fix="Save the array in this shape to avoid this note.",
 )
 
 

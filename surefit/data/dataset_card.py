@@ -46,21 +46,20 @@ def divide_name(path: Path) -> tuple[Path, str | None]:
 
 def card_splits(folder: Path, config: str | None) -> Splits | None:
     """The splits of a config that the card of a folder describes; None without such a card."""
-    configs = _read_configs(folder / CARD)
+    configs, default = _read_configs(folder / CARD)
     if not configs:
         return None
-    files = configs[choose_config(folder, [*configs], config, _default_in(folder / CARD))]
+    files = configs[choose_config(folder, [*configs], config, default)]
     found = {split: _match(folder, patterns) for split, patterns in files.items()}
     if len(found) == 1:  # all files alike; their names may still mark splits
         paths = next(iter(found.values()))
         return find_splits(paths) or Splits({"train": paths})
-    named = named_splits(found)
-    if "train" not in named:
+    splits = named_splits(found)
+    if splits is None:
         message = f"{folder / CARD} has the splits {', '.join(found)}; expected one called train."
         fix = "Pass the files to train on with --data."
         raise NO_DATA.error(message, fix=fix, file=str(folder))
-    other = [path for name, paths in found.items() if name not in named.values() for path in paths]
-    return Splits({part: found[name] for part, name in named.items()}, tuple(other))
+    return splits
 
 
 def choose_config(
@@ -95,25 +94,24 @@ def _front_matter(card: Path) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _read_configs(card: Path) -> dict[str, Files]:
-    """The configs of a card that name their files."""
+def _read_configs(card: Path) -> tuple[dict[str, Files], str | None]:
+    """The configs of a card that name their files, and the one that is marked as the default."""
     listed = _front_matter(card).get("configs")
     configs: dict[str, Files] = {}
+    default = None
     for config in listed if isinstance(listed, list) else ():
-        if isinstance(config, Mapping) and ("data_files" in config or "data_dir" in config):
+        if not isinstance(config, Mapping):
+            continue
+        name = str(config.get("config_name", "default"))
+        default = default or (name if config.get("default") is True else None)
+        if "data_files" in config or "data_dir" in config:
             folder = str(config.get("data_dir") or "")
             files = config.get("data_files") or "*"
-            configs[str(config.get("config_name", "default"))] = {
+            configs[name] = {
                 split: [f"{folder}/{path}".lstrip("/") if folder else path for path in paths]
                 for split, paths in _by_split(files).items()
             }
-    return configs
-
-
-def _default_in(card: Path) -> str | None:
-    configs = _front_matter(card).get("configs") or ()
-    marked = (c for c in configs if isinstance(c, Mapping) and c.get("default") is True)
-    return next((str(config.get("config_name", "default")) for config in marked), None)
+    return configs, default
 
 
 def _by_split(files: Any) -> Files:

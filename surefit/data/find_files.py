@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from surefit.core.files import refuse_special
+from surefit.data.cell_files import common_kind
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
 from surefit.data.dataset_card import CARD, card_splits, choose_config, divide_name
-from surefit.data.file_kinds import common_kind
 from surefit.data.formats import (
     arrow_files,
     class_folders,
-    idx,
     label_files,
-    paired_folders,
 )
 from surefit.data.formats.file_rows import media_kind
 from surefit.data.formats.text_decoding import is_text_file
@@ -24,6 +22,13 @@ from surefit.data.hub import hub_files, may_be_hub_id
 from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
 from surefit.errors import UsageError
 from surefit.findings import Finding
+
+_ABOUT = re.compile(
+    r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog)\b.*|dataset_infos?\.json",
+    re.I,
+)
+_WEAK = (".json", ".txt")
+"""Endings that settings and notes next to the data also have."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,27 @@ class Finder:
         """The files to open, without label files that belong to others; and what was found."""
         listed = [self._files_of(path) for path in paths]
         files = [file for found, _ in listed for file in found]
-        files = label_files.without_paired_labels(idx.without_joined_labels(files))
+        files = label_files.without_labels(files)
         named = check_named(paths) if self.part == "train" else []
         return files, [*named, *(note for _, notes in listed for note in notes)]
+
+    def knows(self, file: Path) -> bool:
+        """Whether the ending of a file is that of a format."""
+        return self.ending_of(file) in self.endings
+
+    def _list(self, folder: Path) -> list[Path]:
+        """The files with a known ending, sorted by name.
+
+        `.json`, then `.txt`, then other text files are used only if there are no others.
+        """
+        files = sorted(
+            file
+            for file in folder.iterdir()
+            if file.is_file() and not file.name.startswith(".") and not _ABOUT.fullmatch(file.name)
+        )
+        strong = [f for f in files if self.knows(f) and self.ending_of(f) not in _WEAK]
+        weak = ([f for f in files if self.ending_of(f) == ending] for ending in _WEAK)
+        return next(filter(None, (strong, *weak)), [f for f in files if is_text_file(f)])
 
     def splits_in(self, path: Path) -> Splits | None:
         """The official splits of a folder; None for files, and for folders without any."""
@@ -55,22 +78,21 @@ class Finder:
         path = self._config_folder(path, config)
         if arrow_files.is_dataset_folder(path):
             return arrow_files.dataset_splits(path)
-        files = list_files(path, self.endings, self.ending_of)
-        strong = [file for file in files if self.ending_of(file) not in ("", ".txt", ".json")]
-        known = any(self.ending_of(file) in self.endings for file in strong)
+        files = self._list(path)
+        weak = ("", ".txt", ".json")
+        known = any(self.knows(file) and self.ending_of(file) not in weak for file in files)
         return (None if known else folder_splits(path)) or find_splits(files)
 
     def _config_folder(self, folder: Path, config: str | None) -> Path:
         """The folder itself; if all files are in folders of it, the one of a config, or `data`."""
-        files = list_files(folder, self.endings, self.ending_of)
-        known = any(self.ending_of(file) in self.endings for file in files)
-        notes_alone = not known and (not files or (folder / CARD).exists())
+        files = self._list(folder)
+        notes_alone = not any(map(self.knows, files)) and (not files or (folder / CARD).exists())
         if config is None and (
             not notes_alone
             or arrow_files.is_dataset_folder(folder)
             or _media_in(folder)
             or class_folders.kind_in(folder) is not None
-            or paired_folders.find_pair(folder) is not None
+            or class_folders.find_pair(folder) is not None
             or folder_splits(folder) is not None
         ):
             return folder
@@ -87,11 +109,7 @@ class Finder:
 
     def _has_data(self, folder: Path) -> bool:
         """Whether a folder, or one in it, has a file in one of the formats."""
-        return any(
-            self.ending_of(file) in self.endings
-            for pattern in ("*", "*/*")
-            for file in folder.glob(pattern)
-        )
+        return any(self.knows(file) for pattern in ("*", "*/*") for file in folder.glob(pattern))
 
     def _files_of(self, path: Path) -> tuple[list[Path], list[Finding]]:
         """What to open for a path: the file, or the files of a folder in order."""
@@ -120,7 +138,7 @@ class Finder:
         """The files of a folder without splits; or the folder, if it has class folders."""
         if arrow_files.is_dataset_folder(folder):
             return arrow_files.dataset_files(folder)
-        files = list_files(folder, self.endings, self.ending_of)
+        files = self._list(folder)
         media = _media_in(folder) if self._are_texts(files) else []
         kind = class_folders.kind_in(folder) if self._are_texts(files) else None
         beside = len(media) if kind and kind.decoded else len(files)
@@ -130,7 +148,9 @@ class Finder:
             return media
         if files:
             return self._one_format(files)
-        raise _nothing_in(folder, self.endings)
+        *most, last = self.endings
+        message = f"The folder {folder} has no {', '.join(most)} or {last} file, no images and no"
+        raise NO_DATA.error(f"{message} audio.", file=str(folder))
 
     def _one_format(self, files: list[Path]) -> list[Path]:
         odd = next((f for f in files if self.ending_of(f) != self.ending_of(files[0])), None)
@@ -144,10 +164,7 @@ class Finder:
 
     def _are_texts(self, files: Sequence[Path]) -> bool:
         """Whether all files are lines of text, by their endings."""
-        return all(
-            self.ending_of(f) in (".txt", "") or self.ending_of(f) not in self.endings
-            for f in files
-        )
+        return all(self.ending_of(f) in (".txt", "") or not self.knows(f) for f in files)
 
 
 def _media_in(folder: Path) -> list[Path]:
@@ -155,35 +172,3 @@ def _media_in(folder: Path) -> list[Path]:
     found = [file for file in sorted(folder.iterdir()) if media_kind(file) is not None]
     kind = common_kind(found)
     return [file for file in found if kind is not None and kind.has(file)]
-
-
-def _nothing_in(folder: Path, endings: Collection[str]) -> Exception:
-    *most, last = endings
-    expected = f"{', '.join(most)} or {last}"
-    message = f"The folder {folder} has no {expected} file, no images and no audio."
-    return NO_DATA.error(message, file=str(folder))
-
-
-_ABOUT = re.compile(
-    r"(readme|licen[cs]e|copying|copyright|notice|citation|changelog)\b.*|dataset_infos?\.json",
-    re.I,
-)
-_WEAK = (".json", ".txt")
-"""Endings that settings and notes next to the data also have."""
-
-
-def list_files(
-    folder: Path, endings: Container[str], ending_of: Callable[[Path], str]
-) -> list[Path]:
-    """The files with a known ending, sorted by name.
-
-    `.json`, then `.txt`, then other text files are used only if there are no others.
-    """
-    files = sorted(
-        file
-        for file in folder.iterdir()
-        if file.is_file() and not file.name.startswith(".") and not _ABOUT.fullmatch(file.name)
-    )
-    strong = [f for f in files if ending_of(f) in endings and ending_of(f) not in _WEAK]
-    weak = ([f for f in files if ending_of(f) == ending] for ending in _WEAK)
-    return next(filter(None, (strong, *weak)), [f for f in files if is_text_file(f)])

@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from surefit.data.cell_files import holds_files, unwrapped
+from surefit.data.cell_files import holds_files, kind_of, unwrapped
 from surefit.data.data_rules import FILES_DO_NOT_MATCH
 from surefit.data.dataset_card import CARD
-from surefit.data.file_kinds import kind_of
 from surefit.data.find_files import Finder
-from surefit.data.formats import class_folders, idx, label_files, paired_folders
+from surefit.data.formats import label_files
+from surefit.data.formats.class_folders import files_read
 from surefit.data.formats.file_rows import media_kind
 from surefit.data.official_splits import NO_TRAINING_PART
 from surefit.data.remote.remote_copy import TRIED, Copy, open_url
@@ -64,7 +64,8 @@ def locate(data: Sequence[str | Path], finder: Finder) -> Located:
         raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
     paths: list[Path] = []
     copies: list[Copy] = []
-    for name in (name for item in data for name in _names(item)):
+    names = ([str(item)] if Path(item).exists() else expand_ranges(str(item)) for item in data)
+    for name in chain.from_iterable(names):
         if not is_url(name):
             paths += _matched(Path(name))
         elif protocol_of(name) == "file":
@@ -74,10 +75,6 @@ def locate(data: Sequence[str | Path], finder: Finder) -> Located:
             _fetch_read_files(copies[-1], finder)
             paths += copies[-1].paths
     return Located(paths, tuple(copies))
-
-
-def _names(item: str | Path) -> list[str]:
-    return [str(item)] if Path(item).exists() else expand_ranges(str(item))
 
 
 def _local_path(url: str) -> Path:
@@ -132,14 +129,20 @@ def _fetch_read_files(copy: Copy, finder: Finder) -> None:
         return
     copy.fetch(name for name in names if posixpath.basename(name) in DESCRIBING)
     copy.fetch(_chosen(copy, finder), if_there=True)
-    if not copy.digests.keys() >= {*_chosen(copy, finder)} & {*names}:
+    if not copy.fetched >= {*_chosen(copy, finder)} & {*names}:
         copy.fetch(names)
 
 
 def _chosen(copy: Copy, finder: Finder) -> list[str]:
-    """The names of the files that the finder takes, with the labels that may be beside them."""
+    """The names of the files that the finder takes, with the labels that may be beside them.
+
+    With training rows, these are also the validation rows of official splits.
+    """
     try:
-        chosen = [*_read_paths(copy.folder, finder)]
+        chosen = finder.files_of([copy.folder])[0]
+        splits = finder.splits_in(copy.folder) if finder.part == "train" else None
+        validation = splits.parts.get("validation", ()) if splits is not None else ()
+        chosen += replace(finder, part="validation").files_of(validation)[0]
     except FindingError as error:
         place = Path(str(error.findings[0].where.get("file", "")))
         if error.findings[0].code in BY_NAME and _has_format(place, finder):
@@ -149,43 +152,20 @@ def _chosen(copy: Copy, finder: Finder) -> list[str]:
         return [*copy.listing.files]
     if not all(path.is_dir() or _has_format(path, finder) for path in chosen):
         return [*copy.listing.files]
-    names = [file.relative_to(copy.folder).as_posix() for file in _files_inside(chosen)]
+    files = [f for path in chosen for f in (files_read(path) if path.is_dir() else [path])]
+    names = [file.relative_to(copy.folder).as_posix() for file in files]
     return [*names, *(label for name in names for label in _label_names(name))]
-
-
-def _read_paths(folder: Path, finder: Finder) -> Iterator[Path]:
-    """The files and class folders that are read for the part that the finder takes.
-
-    With training rows, these are also the validation rows of official splits.
-    """
-    yield from finder.files_of([folder])[0]
-    splits = finder.splits_in(folder) if finder.part == "train" else None
-    validation = splits.parts.get("validation", ()) if splits is not None else ()
-    yield from replace(finder, part="validation").files_of(validation)[0]
-
-
-def _files_inside(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files, and those that are read of class folders, or of images with their masks."""
-    for path in paths:
-        if not path.is_dir():
-            yield path
-        elif paired_folders.find_pair(path) is None:
-            yield from class_folders.files_read(path)
-        else:
-            yield from (inner for inner in path.rglob("*") if inner.is_file())
 
 
 def _has_format(path: Path, finder: Finder) -> bool:
     """Whether the ending of a file decides that it is read; others are, if they hold text."""
-    return finder.ending_of(path) in finder.endings or media_kind(path) is not None
+    return finder.knows(path) or media_kind(path) is not None
 
 
 def _label_names(name: str) -> list[str]:
     """Files that are read with a file of this name, if they are beside it."""
     folder, base = posixpath.split(name)
-    is_idx = idx.NAME.fullmatch(base.lower().removesuffix(".gz"))
-    names = idx.label_names(base) if is_idx else label_files.label_names(base)
-    return [posixpath.join(folder, each) for each in names]
+    return [posixpath.join(folder, each) for each in label_files.label_names(base)]
 
 
 def _named(table: Table, folder: Path) -> Iterator[str]:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from surefit.config import set_option
 from surefit.data.column_types import is_text
-from surefit.data.column_values import is_identifier, value_counts, word_set, words_of
-from surefit.data.preference_pairs import ANSWERING
+from surefit.data.column_values import has_words, is_identifier, value_counts, word_set, words_of
+from surefit.data.forms import ANSWERING
+from surefit.data.stored_messages import PYTHON_OBJECTS
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
@@ -41,10 +42,9 @@ PYTHON_TEXT = rule(
     "or tools cannot be read are dropped.",
 )
 
-_OBJECTS = r"^\s*\[?\s*(\{\s*'|OrderedDict\()"
 _MESSAGES = r"^\s*\[\s*(\{|OrderedDict\(\[\()\s*'(role|from|content|value)'"
 PYTHON_TEXTS = {
-    **dict.fromkeys(("messages", "history", "tools"), _OBJECTS),
+    **dict.fromkeys(("messages", "history", "tools"), PYTHON_OBJECTS),
     **dict.fromkeys(("prompt", "answer", "chosen", "rejected"), _MESSAGES),
 }
 """How Python text begins in a column of a role. An answer may well be code: only a list of messages
@@ -108,7 +108,7 @@ def check_python_text(table: Table, roles: Mapping[str, str]) -> Iterator[Findin
 
 def _names_speakers(table: Table, column: str) -> bool:
     """Whether a column has the names of both sides of a conversation, and nothing else."""
-    if SPEAKERS.isdisjoint(words_of(column)) or not is_text(table.column_type(column)):
+    if not has_words(column, SPEAKERS) or not is_text(table.column_type(column)):
         return False
     names = {str(value).strip().lower() for value in value_counts(table, column)}
     known = names <= ASKING | ANSWERING | OTHERS | {"agent"}
@@ -117,14 +117,14 @@ def _names_speakers(table: Table, column: str) -> bool:
 
 def _links(table: Table) -> list[str]:
     """The columns that join messages: the conversation's, and that of the message before."""
-    groups = [n for n in table.columns if not GROUPS.isdisjoint(words_of(n)) and is_identifier(n)]
-    parents = [n for n in table.columns if not PARENT.isdisjoint(words_of(n))]
+    groups = [n for n in table.columns if has_words(n, GROUPS) and is_identifier(n)]
+    parents = [n for n in table.columns if has_words(n, PARENT)]
     return [*groups[:1], *(name for name in parents[:1] if name not in groups[:1])]
 
 
 def _fix(text: str, speaker: str, links: list[str], task: str) -> str:
     how = f"Write all messages of one {links[0]} as one row" if links else "Write them as one row"
-    if links and not PARENT.isdisjoint(words_of(links[-1])):
+    if links and has_words(links[-1], PARENT):
         how = (
             f"A message may have several replies: follow {links[-1]} from a last answer back to "
             "the first message, and write them as one row"

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from surefit.config import Reading
 from surefit.data.column_types import is_text
-from surefit.data.dates import ORDERS, read_date, read_time
-from surefit.data.numbers import MISSING_MARKERS, read_number
 from surefit.data.table import Table
+from surefit.data.written_values import MISSING_MARKERS, are_dates, read_number
 from surefit.findings import Finding, note
 
 VALUES = frozenset(("none", "nil"))
@@ -86,7 +85,8 @@ def find_missing(
             by_column |= {name: sorted(markers)} if scalar and whole_rows else {}
             continue
         others = _other_values(table, name, markers)
-        certain = reading.missing is not None or not others or _are_measured(others)
+        is_measured = all(read_number(v) is not None for v in others) or are_dates(others)
+        certain = reading.missing is not None or is_measured
         usable = markers if certain else markers - VALUES
         counts = _count_markers(table, name, usable)
         if name == label and not certain:
@@ -110,20 +110,15 @@ def find_missing(
     ]
 
 
-def _short_cells(table: Table, column: str) -> Iterator[pa.Array]:
-    """The cells of a column that may be markers, without blanks around them."""
-    for chunk in table.arrow[column].chunks:
-        short = chunk.filter(pc.less_equal(pc.binary_length(chunk), LONGEST))
-        yield pc.utf8_trim_whitespace(short)
-
-
 def _count_markers(
     table: Table, column: str, markers: Collection[str], exactly: bool = False
 ) -> Counter[str]:
     """How many cells each marker has, as it is written."""
     counts: Counter[str] = Counter()
     wanted = pa.array(sorted(markers), pa.string())
-    for cells in _short_cells(table, column):
+    for chunk in table.arrow[column].chunks:
+        short = chunk.filter(pc.less_equal(pc.binary_length(chunk), LONGEST))
+        cells = pc.utf8_trim_whitespace(short)
         texts = cells if exactly else pc.utf8_lower(cells)
         held = cells.filter(pc.is_in(texts.cast(pa.string()), value_set=wanted))
         counts.update(
@@ -143,15 +138,6 @@ def _other_values(table: Table, column: str, markers: Collection[str]) -> list[s
         if len(distinct) >= LOOKED_AT:
             break
     return [*distinct][:LOOKED_AT]
-
-
-def _are_measured(values: Sequence[str]) -> bool:
-    """Whether values are numbers, or dates in one order."""
-    if all(read_number(value) is not None for value in values):
-        return True
-    return all(read_time(value) is not None for value in values) or any(
-        all(read_date(value, order) is not None for value in values) for order in ORDERS
-    )
 
 
 def _is_class(marker: str, others: Iterable[str]) -> bool:

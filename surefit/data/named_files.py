@@ -15,9 +15,8 @@ import pyarrow as pa
 from surefit.config import Reading
 from surefit.core.files import special_kind
 from surefit.data.cache import fingerprint
-from surefit.data.file_columns import kind_named
-from surefit.data.file_identity import content_hashes
-from surefit.data.file_kinds import ARRAYS, FileKind
+from surefit.data.cache_entry import content_hashes
+from surefit.data.cell_files import ARRAYS, FileKind, kind_named
 from surefit.data.formats.file_rows import read_contents
 from surefit.data.roles import get_role
 from surefit.data.table import Table
@@ -35,30 +34,17 @@ NAMED_FILE_MISSING = rule(
 def read_named_files(table: Table, reading: Reading) -> Table:
     """The table with the content of `.npy` and `.txt` files in the columns that name them."""
     for column in table.columns:
-        kind = _kind_named(table, column)
-        is_free = _is_label(column) or (kind and not _is_beside_content(table, column, kind))
-        if kind is not None and is_free:
+        kind = kind_named(table, column, lambda found: not found.decoded)
+        if kind is None:
+            continue
+        # labels of time steps are an array per row; a class may be called like a text file
+        is_label = column.lower() in get_role("label").names
+        names = get_role(kind.role).names
+        # beside a column that is named for such content, the paths only tell where it is from
+        has_content = any(name != column and name.lower() in names for name in table.columns)
+        if kind is ARRAYS if is_label else not has_content:
             table = _with_contents(table, column, kind, reading)
     return table
-
-
-def _kind_named(table: Table, column: str) -> FileKind | None:
-    """What the files hold that a column names, if they are read at once; images are decoded."""
-    kind = kind_named(table, column, lambda found: not found.decoded)
-    if _is_label(column) and kind is not ARRAYS:
-        return None  # a class may be called like a text file
-    return kind
-
-
-def _is_label(column: str) -> bool:
-    """Whether a column is named for labels, which may be those of time steps, an array per row."""
-    return column.lower() in get_role("label").names
-
-
-def _is_beside_content(table: Table, column: str, kind: FileKind) -> bool:
-    """Whether another column is named for such content: the paths only tell where it is from."""
-    names = get_role(kind.role).names
-    return any(name != column and name.lower() in names for name in table.columns)
 
 
 def _with_contents(table: Table, column: str, kind: FileKind, reading: Reading) -> Table:

@@ -145,14 +145,17 @@ def folder_splits(path: Path) -> Splits | None:
     return Splits({part: by_part[part] for part in _NAMES if part in by_part}) if by_part else None
 
 
-def named_splits(names: Iterable[str]) -> dict[Part, str]:
-    """The split of each part in a list of splits; the first of a kind."""
+def named_splits(splits: Mapping[str, tuple[Path, ...]]) -> Splits | None:
+    """Splits that have names, as parts: the first of a kind; None if none is for training."""
     found: dict[Part, str] = {}
-    for name in names:
+    for name in splits:
         part = part_of(name)
         if part is not None:
             found.setdefault(part, name)
-    return found
+    if "train" not in found:
+        return None
+    other = [path for name in splits if name not in found.values() for path in splits[name]]
+    return Splits({part: splits[name] for part, name in found.items()}, tuple(other))
 
 
 def check_named(paths: Sequence[Path]) -> list[Finding]:

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint, module_fingerprint
+from surefit.data.cache_entry import content_hashes, file_fingerprint
 from surefit.data.column_types import describe_type
 from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
-from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.find_files import Finder
 from surefit.data.formats import (
     arrow_files,
@@ -26,23 +26,20 @@ from surefit.data.formats import (
     jsonl,
     label_files,
     numpy_files,
-    paired_folders,
     tar_shards,
     text_lines,
     time_series,
     torch_files,
 )
-from surefit.data.formats.array_files import doubtful_shards, open_per_row
-from surefit.data.formats.array_shards import align_shards
+from surefit.data.formats.array_files import align_shards, doubtful_shards, open_per_row
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
 from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import Opened
-from surefit.data.formats.several_files import label_texts, pair_texts, without_empty
 from surefit.data.formats.text_decoding import is_text_file
-from surefit.data.formats.text_lines import open_records
+from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
+from surefit.data.forms import spread_columns
 from surefit.data.locate_data import locate
 from surefit.data.named_files import read_named_files
-from surefit.data.nested_columns import spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.objects import dict_splits, open_object
 from surefit.data.table import Source, Table
@@ -122,7 +119,7 @@ def _open_paths(
     paths: Sequence[Path], reading: Reading, skip: bool, finder: Finder, may_differ: bool
 ) -> Table:
     files, notes = finder.files_of(paths)
-    read = [*files, *(labels for file in files if (labels := _labels_of(file)))]
+    read = [*files, *(labels for file in files if (labels := label_files.labels_beside(file)))]
     by_name = len(read) > 1 or reading.label_from is not None  # names may mean classes
     names = [file.name for file in read] if by_name else []
     content_hashes([str(file) for file in read])  # all of them at once, in parallel
@@ -163,10 +160,6 @@ def validation_of(data: Any) -> Any:
     return None
 
 
-def _labels_of(file: Path) -> Path | None:
-    return idx.labels_beside(file) or label_files.labels_beside(file)
-
-
 def _open_each(
     files: Sequence[Path], reading: Reading, skip: bool
 ) -> tuple[list[Path], Sequence[Opened], list[Finding]]:
@@ -181,14 +174,11 @@ def _open_each(
         except FindingError as error:
             faults += error.findings
     if faults and (not skip or not good):
-        raise FindingError(*(_or_skip(fault) for fault in faults) if good else faults)
+        skipping = "Or leave such files out: --set on_bad_file=skip."
+        beside = [replace(fault, fix=f"{fault.fix} {skipping}") for fault in faults]
+        raise FindingError(*(beside if good else faults))
     left_out = [FILE_LEFT_OUT.finding(f"Skipped: {f.message}", f.where) for f in faults]
     return good, opened, left_out
-
-
-def _or_skip(fault: Finding) -> Finding:
-    """The fault of a file beside others that can be read."""
-    return replace(fault, fix=f"{fault.fix} Or leave such files out: --set on_bad_file=skip.")
 
 
 def _key_of(path: Path) -> str:
@@ -206,7 +196,7 @@ def ending(path: Path) -> str:
     '.jsonl'
     """
     name = path.name.lower().removesuffix(".gz")
-    return idx.ENDING if idx.NAME.fullmatch(name) else Path(name).suffix
+    return idx.ENDING if label_files.IDX.fullmatch(name) else Path(name).suffix
 
 
 def holds_lines(table: Table) -> bool:
@@ -221,16 +211,17 @@ def holds_lines(table: Table) -> bool:
 def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
-        paired = paired_folders.find_pair(path) is not None
-        return paired_folders.open_pairs if paired else class_folders.open_class_folder
+        return class_folders.open_folder
     if media_kind(path) is not None:
         return open_media
     opener = OPENERS.get(ending(path))
     if opener is None and is_text_file(path):
         return _open_other_text
     if opener is None:
+        *most, last = OPENERS
         raise UsageError(
-            f"{path} has the ending {path.suffix or 'none'!r}; expected {_endings()}.",
+            f"{path} has the ending {path.suffix or 'none'!r}; expected {', '.join(most)} or "
+            f"{last}.",
             "Convert the file, or give it the ending of its format.",
         )
     return opener
@@ -244,14 +235,9 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
     return Opened(opened.arrow, (said, *opened.findings))
 
 
-def _endings() -> str:
-    *most, last = OPENERS
-    return f"{', '.join(most)} or {last}"
-
-
 def _open_as_rows(files: Sequence[Path]) -> Opened | None:
     """Several `.npy` files that have one row each; None if they are shards."""
-    if any(file.suffix != ".npy" for file in files) or any(map(_labels_of, files)):
+    if any(file.suffix != ".npy" for file in files) or any(map(label_files.labels_beside, files)):
         return None
     return open_per_row(files)
 

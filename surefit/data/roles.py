@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.batches.field import Field
+from surefit.data.cell_files import DECODED, kind_named
 from surefit.data.column_types import (
     array_rank,
-    fixed_sizes,
     is_array,
     is_dialogue,
     is_integer_list,
@@ -25,21 +25,22 @@ from surefit.data.column_types import (
     is_object,
     is_text,
     is_text_list,
+    list_axes,
     may_hold_audio,
     may_hold_images,
 )
 from surefit.data.column_values import (
+    has_words,
     holds_texts,
     is_derived,
     is_identifier,
     is_metadata,
+    is_named_as_label,
     is_prose,
+    may_be_label,
+    tags_words,
     word_set,
-    words_of,
 )
-from surefit.data.file_columns import kind_named
-from surefit.data.file_kinds import DECODED
-from surefit.data.label_columns import is_named_as_label, may_be_label, tags_words
 from surefit.data.stored_messages import as_messages, holds_messages, is_message, is_python_text
 from surefit.data.table import Table
 
@@ -59,12 +60,8 @@ Accepts = Callable[[pa.DataType, bool], bool]
 """Whether a column of this type can have the role; the second argument is whether its name fits."""
 
 
-def _any_type(kind: pa.DataType, named: bool) -> bool:
-    return True
-
-
 def _is_features(kind: pa.DataType, named: bool) -> bool:
-    return is_array(kind) and (array_rank(kind) <= 2 or 1 in fixed_sizes(kind))
+    return is_array(kind) and (array_rank(kind) <= 2 or 1 in list_axes(kind)[0])
 
 
 def _is_label(kind: pa.DataType, named: bool) -> bool:
@@ -102,7 +99,7 @@ class Role:
     name: str
     column_names: tuple[str, ...] = ()
     """Column names that have the role, the likeliest first; the role's own name if empty."""
-    accepts: Accepts = _any_type
+    accepts: Accepts = lambda kind, named: True
     may_be_missing: bool = False
     """Whether rows for evaluation or prediction may lack it although training rows had it."""
     by_type: bool = False
@@ -287,9 +284,13 @@ class _Matching:
         free = {name.lower(): name for name in reversed(self._free(found))}
         read = {name.lower() for name in self.table.contents}
         names = [name for name in role.names if name not in PATHS or name not in read]
-        named = (free[name] for name in names if name in free)
-        fitting = (name for name in named if role.accepts(self.table.column_type(name), True))
-        return next((name for name in fitting if _suits(self.table, name, role)), None)
+        for name in (free[name] for name in names if name in free):
+            first = self.table.arrow[name].slice(0, LOOKED_AT)
+            if not role.accepts(first.type, True):
+                continue
+            if role.holds is None or role.holds(first.to_pylist()):
+                return name
+        return None
 
     def by_words(self, role: Role, found: Mapping[str, str]) -> str | None:
         """The only column beside an input with the words of labels in its name."""
@@ -312,15 +313,14 @@ class _Matching:
             name for name in self._free(found) if role.accepts(self.table.column_type(name), False)
         ]
         free = free or self._files_of(role, found)
-        if role.name == "text" and len(free) > 1:
+        if role.name == "text":
             return self._text_of(free, found)
-        if len(free) != 1 or (role.name == "text" and not self._may_be_text(free[0])):
-            return None
-        if role.name == "label" and is_identifier(free[0]):
-            return None  # an id is not a class
-        if role.name == "label" and self.inferred and "text" in self.needed:
-            return free[0] if may_be_label(self.table, free[0]) else None
-        return free[0]
+        only = free[0] if len(free) == 1 else None
+        if role.name != "label" or only is None:
+            return only
+        beside_text = self.inferred and "text" in self.needed
+        fits = not is_identifier(only) and (not beside_text or may_be_label(self.table, only))
+        return only if fits else None
 
     def _files_of(self, role: Role, found: Mapping[str, str]) -> list[str]:
         """Columns of paths whose files hold what the role reads, unless there are texts to read."""
@@ -334,18 +334,14 @@ class _Matching:
             if kind_named(self.table, name, lambda kind: kind.role == role.name) is not None
         ]
 
-    def _may_be_text(self, column: str) -> bool:
-        named = self.inferred and is_metadata(column) and column not in self.table.contents
-        return not named and holds_texts(self.table, column)
-
     def _text_of(self, free: Sequence[str], found: Mapping[str, str]) -> str | None:
-        """The only column of prose beside a label, or the first of a pair."""
-        read = self.table.contents  # of files, whatever the column that names them is called
-        prose = [
-            name
-            for name in free
-            if (name in read or not is_metadata(name)) and is_prose(self.table, name)
-        ]
+        """The only column of texts; of several, the only one of prose, or the first of a pair."""
+        # the content of files is text, whatever the column that names them is called
+        own = [name for name in free if name in self.table.contents or not is_metadata(name)]
+        if len(free) == 1:
+            may_be = own or not self.inferred
+            return free[0] if may_be and holds_texts(self.table, free[0]) else None
+        prose = [name for name in own if is_prose(self.table, name)]
         if len(prose) == 2 and "label" in found and "text_pair" in self.optional:
             return prose[0]
         if len(prose) != 1 or "label" not in self.needed:
@@ -365,7 +361,7 @@ class _Matching:
         return {**found, "text": places[0], "text_pair": places[1]}
 
     def _may_be_pair(self, column: str, found: Mapping[str, str]) -> bool:
-        if is_metadata(column) or not NOT_A_PAIR.isdisjoint(words_of(column)):
+        if is_metadata(column) or has_words(column, NOT_A_PAIR):
             return False
         if self.table.arrow[column].null_count > MAY_BE_MISSING * self.table.num_rows:
             return False  # the text of rows or files in another form
@@ -377,13 +373,6 @@ class _Matching:
         return [name for name in self.table.columns if name not in taken]
 
 
-def _suits(table: Table, column: str, role: Role) -> bool:
-    """Whether the first values of a column suit the role."""
-    if role.holds is None:
-        return True
-    return role.holds(table.arrow[column].slice(0, LOOKED_AT).to_pylist())
-
-
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
     """Fields of numeric columns without a role, for a module whose forward names them."""
     extras = {}
@@ -391,9 +380,7 @@ def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:
         kind = table.column_type(name)
         if name in taken or not (is_array(kind) or is_number(kind)):
             continue
-        rank = array_rank(kind)
-        while array_rank(kind):
-            kind = kind.value_type
-        dtype = "int64" if str(kind).startswith(("int", "uint", "bool")) else "float32"
-        extras[name] = Field(tuple(f"{name}.{axis}" for axis in range(rank)), dtype)
+        axes, value = list_axes(kind)
+        dtype = "float32" if pa.types.is_floating(value) else "int64"
+        extras[name] = Field(tuple(f"{name}.{place}" for place in range(len(axes))), dtype)
     return extras

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.cache import fingerprint, hash_bytes
+from surefit.data.cache_entry import content_hashes
 from surefit.data.cell_files import unwrapped
-from surefit.data.file_identity import content_hashes
 from surefit.data.row_arrays import new_array
 from surefit.data.split import (
     HASH_VERSION,

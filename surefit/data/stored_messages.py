@@ -6,11 +6,14 @@ A whole dialogue may be stored as JSON text, too, as tables and databases do.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 JSON = ".json"
 """The suffix of the name under which a value that is not text is stored as JSON."""
+PYTHON_OBJECTS = r"^\s*\[?\s*(\{\s*'|OrderedDict\()"
+"""How a list of objects begins as Python prints it."""
 
 
 def storable(value: Any) -> Any:
@@ -113,7 +116,4 @@ def is_python_text(value: Any) -> bool:
     >>> is_python_text("[{'role': 'user'}]"), is_python_text('[{"role": "user"}]')
     (True, False)
     """
-    if not isinstance(value, str) or value[:40].lstrip()[:1] not in ("[", "{"):
-        return False
-    compact = "".join(value[:40].split())
-    return compact.startswith(("[{'", "{'", "[OrderedDict")) and isinstance(parse_json(value), str)
+    return isinstance(value, str) and re.match(PYTHON_OBJECTS, value) is not None

@@ -64,7 +64,8 @@ def _fields_of(kind: pa.DataType) -> list[str]:
 def common_pairs(table: Table, columns: Sequence[str], rows: Rows) -> npt.NDArray[np.bool_]:
     """Which hashed pairs of words too many rows have, counted in a sample of the rows."""
     counts = np.zeros(_COUNTERS, np.int32)
-    for pairs, row_of in _pairs(table, columns, rows[sample_rows(len(rows), COUNTED_ROWS, 0)]):
+    sample = rows[sample_rows(len(rows), COUNTED_ROWS, 0)]
+    for pairs, row_of, _ in _counted_pairs(table, columns, sample):
         seen = np.unique(row_of * _COUNTERS + (pairs & _MASK).astype(np.int64)) % _COUNTERS
         np.add.at(counts, seen, 1)
     return counts > COMMON_ROWS
@@ -117,11 +118,6 @@ def _counted_pairs(
         for part in np.split(np.arange(len(texts)), np.unique(cuts)):
             if len(part):
                 yield (*_word_pairs(texts.slice(int(part[0]), len(part))), len(part))
-
-
-def _pairs(table: Table, columns: Sequence[str], rows: Rows) -> Iterator[tuple[Words, Rows]]:
-    for pairs, row_of, _ in _counted_pairs(table, columns, rows):
-        yield pairs, row_of
 
 
 def _texts(table: pa.Table) -> pa.Array:

@@ -30,7 +30,8 @@ def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
     """The table with one row per file, where the array of each file is one; else as it is."""
     role = next((role for role in ("image", "features") if role in encoder.roles), None)
     column = None if role is None else encoder.roles[role]
-    if column is None or column not in table.columns or not _are_arrays(table):
+    are_arrays = all(Path(source.file).suffix == ".npy" for source in table.sources)
+    if column is None or column not in table.columns or not are_arrays:
         return table, []
     sides = _sides(table, column)
     starts = [source.first_row for source in table.sources]
@@ -50,10 +51,6 @@ def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
         key=fingerprint(table.key, "one row per file"),
     )
     return joined, [note(message, file=table.sources[0].file)]
-
-
-def _are_arrays(table: Table) -> bool:
-    return all(Path(source.file).suffix == ".npy" for source in table.sources)
 
 
 def _sides(table: Table, column: str) -> Shape | None:
@@ -84,7 +81,7 @@ def _is_row(shape: Shape, is_image: bool, encoder: Encoder) -> bool:
         return shape == (width,)
     as_stored = layout.width is None and layout.places is None and not layout.drop
     is_sequence = as_stored and not layout.transposed and encoder.fitted.get("longest", 1) > 1
-    predicting = bool(encoder.settings.get("predicting"))  # evaluated rows have their labels
+    predicting = encoder.predicting  # evaluated rows have their labels
     return predicting and is_sequence and len(shape) == 2 and shape[1] == width
 
 

@@ -16,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit import __version__
-from surefit.batches.loading import by_thread
 from surefit.data.cache import cache_folder, entry_folder, fingerprint, hash_bytes, lock_entry
 from surefit.data.cache_entry import is_sound
 from surefit.data.cell_files import FILE_ROLES
 from surefit.data.column_types import is_array
 from surefit.data.table import Table
-from surefit.disk_space import free_bytes
 from surefit.encode.casting import row_length, second_sequence
 from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.row_encoder import Begun, RowEncoder
@@ -32,7 +30,7 @@ from surefit.encode.text.batch_tokenizing import Tokenized, plain_backend
 from surefit.errors import FindingError
 from surefit.findings import rule
 from surefit.forked_map import forked_map, num_children
-from surefit.gigabytes import show_size
+from surefit.gigabytes import free_bytes, show_size
 from surefit.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -75,18 +73,23 @@ def encoded_chunks(
     """
     first = _encode_chunk(encode, table, copies, rows[:FIRST_ROWS])
     rest, most = rows[FIRST_ROWS:], num_in_chunk(map(_num_bytes, first))
-    decodes = _decodes(encode, table)
+    columns = (encode.encoder.roles.get(role) for role in FILE_ROLES)
+    kinds = [table.column_type(name) for name in columns if name in table.columns]
+    decodes = any(not is_array(kind) for kind in kinds)  # which takes far longer than text
     work = len(rest) * (TEXTS_PER_FILE if decodes else 1)
     is_shared = encode.encoder.tokenizer is not None or decodes
-    children = num_children(work, WORK_BYTES) if is_shared and _is_ours(encode, copies) else 0
-    if not children:
-        yield chain([first], _by_one_process(encode, table, rest, copies, most))
-        return
+    own_code = copies is not None and copies.function is not None
+    is_ours = encode.encode.__module__.startswith("surefit.") and not own_code
+    children = num_children(work, WORK_BYTES) if is_shared and is_ours else 0
     row_bytes = table.arrow.nbytes // max(1, table.num_rows)
     most = min(most, CHUNK_FILES) if decodes else most
     size = max(1, min(most, CHUNK_CHARACTERS // max(1, row_bytes)))
     parts = (rest[start : start + size] for start in range(0, len(rest), size))
-    with forked_map(partial(_encode_chunk, encode, table, copies), parts, children) as chunks:
+    encode_part = partial(_encode_chunk, encode, table, copies)
+    if not children:
+        yield chain([first], map(encode_part, parts))
+        return
+    with forked_map(encode_part, parts, children) as chunks:
         yield chain([first], chunks)
 
 
@@ -109,18 +112,6 @@ def _num_bytes(encoded: tuple[int, Made]) -> int:
     return sum(value.nbytes for block in blocks for value in block.columns.values())
 
 
-def _is_ours(encode: RowEncoder, copies: AugmentedCopies | None) -> bool:
-    own = encode.encode.__module__.startswith("surefit.")
-    return own and (copies is None or copies.function is None)
-
-
-def _decodes(encode: RowEncoder, table: Table) -> bool:
-    """Whether rows have images or audio that must be decoded, which takes far longer than text."""
-    columns = (encode.encoder.roles.get(role) for role in FILE_ROLES)
-    kinds = [table.column_type(name) for name in columns if name in table.columns]
-    return any(not is_array(kind) for kind in kinds)
-
-
 def _encode_chunk(
     encode: RowEncoder,
     table: Table,
@@ -128,31 +119,16 @@ def _encode_chunk(
     rows: npt.NDArray[np.int64],
 ) -> Chunk:
     chunk: Chunk = []
-    for numbers, begun in _begun(encode, table, rows, CHUNK_ROWS):
-        chunk += _finished(encode, copies, numbers, begun, encode.tokenize(begun))
+    for numbers, begun in _begun(encode, table, rows):
+        made = zip(numbers, begun, encode.tokenize(begun), strict=True)
+        chunk += [(number, _finish(encode, copies, number, row, own)) for number, row, own in made]
     return chunk
 
 
-def _by_one_process(
-    encode: RowEncoder,
-    table: Table,
-    rows: npt.NDArray[np.int64],
-    copies: AugmentedCopies | None,
-    most: int,
-) -> Iterator[Chunk]:
-    """While a thread tokenizes a chunk, which releases the GIL, the next one is read."""
-
-    def tokenized(chunk: tuple[list[int], list[Begun]]) -> tuple[Any, ...]:
-        return (*chunk, encode.tokenize(chunk[1]))
-
-    for chunk in by_thread(_begun(encode, table, rows, most), tokenized):
-        yield _finished(encode, copies, *chunk)
-
-
 def _begun(
-    encode: RowEncoder, table: Table, rows: npt.NDArray[np.int64], most: int
+    encode: RowEncoder, table: Table, rows: npt.NDArray[np.int64]
 ) -> Iterator[tuple[list[int], list[Begun]]]:
-    """Numbers and begun rows, at most so many at a time, or fewer where their texts are long."""
+    """Numbers and begun rows, fewer at a time where their texts are long."""
     numbers: list[int] = []
     begun: list[Begun] = []
     size = 0
@@ -161,24 +137,11 @@ def _begun(
         begun.append(encode.begin(raw))
         texts = begun[-1].encoding.texts if begun[-1].encoding else ()
         size += sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
-        if len(begun) == most or size > CHUNK_CHARACTERS:
+        if size > CHUNK_CHARACTERS:
             yield numbers, begun
             numbers, begun, size = [], [], 0
     if begun:
         yield numbers, begun
-
-
-def _finished(
-    encode: RowEncoder,
-    copies: AugmentedCopies | None,
-    numbers: list[int],
-    begun: list[Begun],
-    tokens: list[list[Tokenized]],
-) -> Chunk:
-    return [
-        (number, _finish(encode, copies, number, row, own))
-        for number, row, own in zip(numbers, begun, tokens, strict=True)
-    ]
 
 
 def _finish(
@@ -198,7 +161,7 @@ def _finish(
         return failure
 
 
-FORMAT = 3
+FORMAT = 4
 """Changes with what a Store holds and notes about its rows."""
 
 
@@ -381,7 +344,7 @@ def collect_texts(
     chosen = list(columns)
     for row in table.rows(rows[:limit]):
         for name in chosen:
-            value = row[name]
+            value = row.get(name)  # a form of other rows or files
             if isinstance(value, str):
                 yield value
             elif isinstance(value, list) and all(isinstance(part, str) for part in value):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.core import files
 from surefit.core.foreign import content_of, read_json
-from surefit.data.extra_columns import extra_roles
 from surefit.data.missing_values import is_missing
 from surefit.data.roles import role_of_batch_column
+from surefit.data.several_columns import extra_roles
 from surefit.data.stored_messages import as_messages
 from surefit.errors import UsageError
 
@@ -49,6 +49,11 @@ class Encoder:
     def classes(self) -> list[Any]:
         """The class names, in the order of the model's outputs."""
         return list(self.fitted["classes"])
+
+    @property
+    def predicting(self) -> bool:
+        """Whether rows are read to predict for, without their targets."""
+        return bool(self.settings.get("predicting"))
 
     @cached_property
     def class_ids(self) -> dict[Any, int]:
@@ -112,15 +117,12 @@ class Encoder:
         folded, exact = ({name: frozenset(m) for name, m in by.items()} for by in kinds)
         return folded, exact
 
-    def _without_missing(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row by role; other columns only if the model or the task reads them."""
         folded, exact = self._missing
         blank = [name for name, known in folded.items() if is_missing(row.get(name), known)]
         blank += [name for name, known in exact.items() if str(row.get(name)).strip() in known]
-        return {**row, **dict.fromkeys(blank)} if blank else row
-
-    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row by role; other columns only if the model or the task reads them."""
-        row = self._without_missing(row)
+        row = {**row, **dict.fromkeys(blank)} if blank else row
         read = {role: row[column] for role, column in self.roles.items() if column in row}
         if MESSAGES in read:
             read[MESSAGES] = as_messages(read[MESSAGES])

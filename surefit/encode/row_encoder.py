@@ -9,9 +9,10 @@ from typing import Any
 
 from surefit.batches.field import Field
 from surefit.data.column_values import is_good
+from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.encode.casting import cast_columns
-from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
+    DropReason,
     Encoded,
     EncodedRow,
     EncodeRow,
@@ -57,9 +58,8 @@ class RowEncoder:
 
     def __call__(self, raw: Row) -> tuple[EncodedRow, ...]:
         """Encode one row of a Table."""
-        self._refuse_bad_answer(raw)
-        extras = {**self._extras(raw), **self._further(raw)}
-        return self.encode_read(self.encoder.read(raw), extras)
+        begun = self.begin(raw)
+        return self.finish(begun, self.tokenize([begun])[0])
 
     def encode_read(self, row: Row, extras: Row) -> tuple[EncodedRow, ...]:
         """Encode a row by role, such as an augmented copy."""
@@ -75,9 +75,11 @@ class RowEncoder:
 
     def begin(self, raw: Row) -> Begun:
         """Encode a row of a Table up to its texts."""
-        row, extras = self.encoder.read(raw), self._extras(raw)
+        row, extras = self.encoder.read(raw), {name: raw[name] for name in self.encoder.extras}
+        marked = self.encoder.settings.get("kept_where") or ""  # where answers are called bad
         try:
-            self._refuse_bad_answer(raw)
+            if marked in raw and self.needs_targets and is_good(raw[marked]) is not True:
+                raise SkipRowError(DropReason.BAD_ANSWER)
             encoding = self._begin(row)
             return Begun(row, {**extras, **self._further(raw)}, encoding)
         except (RowFaultError, SkipRowError) as failure:
@@ -94,15 +96,6 @@ class RowEncoder:
             raise begun.failure
         return self._finish(begun.encoding, tokens, begun.extras)
 
-    def _refuse_bad_answer(self, raw: Row) -> None:
-        """Drop a row whose answer is marked as bad, where the good ones alone are trained on."""
-        column = self.encoder.settings.get("kept_where") or ""
-        if column in raw and self.needs_targets and is_good(raw[column]) is not True:
-            raise SkipRowError(DropReason.BAD_ANSWER)
-
-    def _extras(self, raw: Row) -> Row:
-        return {name: raw[name] for name in self.encoder.extras}
-
     def _further(self, raw: Row) -> Row:
         """Further columns of a role, each encoded as if it were the only one."""
         made = {}
@@ -117,8 +110,14 @@ class RowEncoder:
         return made
 
     def _begin(self, row: Row, encoder: Encoder | None = None) -> Encoding:
-        with NamingOwnCode(self.encode):
-            made = self.encode(row, encoder or self.encoder)
+        encoder = encoder or self.encoder
+        try:
+            with NamingOwnCode(self.encode):
+                made = self.encode(row, encoder)
+        except RowFaultError as fault:
+            if fault.rule is UNREADABLE_MEDIA and encoder.settings.get("on_bad_file") == "skip":
+                raise SkipRowError(DropReason.BAD_FILE) from None
+            raise
         return made if isinstance(made, Encoding) else encoded(made)
 
     def _finish(
@@ -130,7 +129,9 @@ class RowEncoder:
         else:
             blocks = tuple(self._cast(block, extras) for block in made)
         if self.needs_targets and not any(block.num_targets for block in blocks):
-            raise SkipRowError(reason_without_targets(self.fields))
+            labels = self.fields.get("labels")
+            by_token = "input_ids" in self.fields and labels is not None and labels.rank > 0
+            raise SkipRowError(DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET)
         return blocks
 
     def _cast(self, row: Encoded, extras: Row) -> EncodedRow:
@@ -141,11 +142,4 @@ class RowEncoder:
         cast = cast_columns(columns, fields, self.encoder.column_of)
         with NamingOwnCode(self.count_targets):
             num_targets = self.count_targets(cast) if self.needs_targets else 0
-        return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.remarks)
-
-
-def reason_without_targets(fields: Mapping[str, Field]) -> DropReason:
-    """Why a row without targets is dropped: its tokens have no label, or it has no target."""
-    labels = fields.get("labels")
-    by_token = "input_ids" in fields and labels is not None and labels.rank > 0
-    return DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET
+        return EncodedRow(cast, num_targets, row.truncated, row.learns_eos, row.faults)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from surefit.data.table import Table
-from surefit.encode.encoded_row import EncodedRow, Remark, RowFaultError, SkipRowError
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import NOTE, RULES, Finding
 
@@ -24,12 +24,12 @@ class Faults:
 
     table: Table
     encoder: Encoder
-    first: dict[tuple[str, str | None], tuple[list[int], RowFaultError | Remark]] = field(
+    first: dict[tuple[str, str | None], tuple[list[int], RowFaultError]] = field(
         default_factory=dict
     )
     counts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
-    def add(self, row: int, fault: RowFaultError | Remark) -> None:
+    def add(self, row: int, fault: RowFaultError) -> None:
         """Count a fault of a row."""
         key = (fault.rule.code, fault.column)
         rows, _ = self.first.setdefault(key, ([], fault))
@@ -40,18 +40,15 @@ class Faults:
     def state(self) -> list[list[Any]]:
         """The counts as JSON values."""
         return [
-            [rows, fault.rule.code, fault.message, fault.column, fault.fix, counted, count]
-            for (rows, fault), counted, count in (
-                (first, getattr(first[1], "counted", False), self.counts[key])
-                for key, first in self.first.items()
-            )
+            [rows, *key, each.message, each.fix, each.counted, self.counts[key]]
+            for key, (rows, each) in self.first.items()
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
         """Add the saved state of other rows."""
-        for rows, code, message, column, fix, counted, count in state:
-            remark = Remark(RULES.get(code, NOTE), message, column, fix, counted)
-            own, _ = self.first.setdefault((code, column), ([], remark))
+        for rows, code, column, message, fix, counted, count in state:
+            fault = RowFaultError(RULES.get(code, NOTE), message, column, fix, counted=counted)
+            own, _ = self.first.setdefault((code, column), ([], fault))
             own[:] = sorted({*own, *rows})[:NAMED_ROWS]
             self.counts[code, column] += count
 
@@ -60,7 +57,7 @@ class Faults:
         found = []
         for key, (rows, fault) in self.first.items():
             where = self.table.where(rows[0])
-            if getattr(fault, "counted", False):
+            if fault.counted:
                 numbers = ", ".join(str(self.table.where(row)["row"]) for row in rows)
                 of = f" of {num_rows:,}" if num_rows is not None else ""
                 example = f"row {numbers}" if len(rows) == 1 else f"rows {numbers}, for example"
@@ -92,9 +89,8 @@ class Tally:
     def drop_row(self, number: int, skip: SkipRowError) -> None:
         """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
-        for remark in (skip.remark, *skip.more):
-            if remark is not None:
-                self.remarks.add(number, remark)
+        for fault in skip.faults:
+            self.remarks.add(number, fault)
 
     def add_row(
         self,
@@ -107,8 +103,8 @@ class Tally:
         A block without a target is not kept.
         """
         for block in first:
-            for remark in block.remarks:
-                self.remarks.add(number, remark)
+            for fault in block.faults:
+                self.remarks.add(number, fault)
         made = [(0, first)]
         for copy, blocks, is_equal in copies:
             self.counts["equal_copies"] += is_equal

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from string import ascii_uppercase
 
 MAX_CHARS = 5_000_000
 """Of a longer text the end is read, where the failure is."""
@@ -21,8 +18,6 @@ MAX_MESSAGE_CHARS = 10_000
 TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
-ASCII_LOWER = {ord(letter): letter.lower() for letter in ascii_uppercase}
-"""Unlike str.lower(), it keeps the length of a text."""
 BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n){2,}")
 RANK_PREFIX = re.compile(
     r"[^\S\n]{0,40}(?:\(\w[^()\n]{0,40}pid=\d{1,10}\)[^\S\n]{0,40})?"
@@ -97,37 +92,16 @@ class Log:
             if NAMED_ERROR.match(self.lines[number]):
                 yield _message(self.lines, number)[0]
 
-    def has_phrase(self, phrases: Sequence[str], ignore_case: bool) -> bool:
-        """Whether the text has one of the phrases."""
-        text = self._lowered if ignore_case else self.joined
-        return any(phrase in text for phrase in phrases)
-
-    def lines_with(self, phrases: Sequence[str], ignore_case: bool) -> set[int]:
-        """Numbers of the filled lines in which one of the phrases begins."""
-        text = self._lowered if ignore_case else self.joined
-        places = (place for phrase in phrases for place in _places(text, phrase))
-        return {bisect_right(self._line_starts, place) - 1 for place in places}
-
-    def passages(self, numbers: set[int]) -> Iterator[str]:
+    def passages(self) -> Iterator[str]:
         """Lines alone and with the next one (terminals wrap messages), the last one first."""
-        for number in sorted(numbers | {number - 1 for number in numbers}, reverse=True):
-            if number >= 0:
-                yield self._filled_lines[number]
-                yield " ".join(self._filled_lines[number : number + 2])
-
-    @cached_property
-    def _lowered(self) -> str:
-        return self.joined.translate(ASCII_LOWER)
+        for number in range(len(self._filled_lines) - 1, -1, -1):
+            yield self._filled_lines[number]
+            yield " ".join(self._filled_lines[number : number + 2])
 
     @cached_property
     def _filled_lines(self) -> list[str]:
         lines = (single_spaced(line) for line in self.lines)
         return [line for line in lines if line]
-
-    @cached_property
-    def _line_starts(self) -> list[int]:
-        lengths = (len(line) + 1 for line in self._filled_lines)
-        return [0, *accumulate(lengths)]
 
 
 def is_process_report(message: str) -> bool:
@@ -167,13 +141,6 @@ def _pieces(line: str) -> list[str]:
     starts = range(0, len(line), MAX_LINE_CHARS - LINE_OVERLAP_CHARS)
     pieces = [line[start : start + MAX_LINE_CHARS] for start in starts]
     return [pieces[0], *(" " + piece for piece in pieces[1:])]
-
-
-def _places(text: str, phrase: str) -> Iterator[int]:
-    place = text.find(phrase)
-    while place >= 0:
-        yield place
-        place = text.find(phrase, place + len(phrase))
 
 
 def _chains(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:

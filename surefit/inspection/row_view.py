@@ -60,7 +60,7 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
     try:
         blocks = _encode(accepted, row, reading)
     except SkipRowError as skip:
-        why = skip.remark.message if skip.remark is not None else None
+        why = skip.faults[0].message if skip.faults else None
         return {**shown, "dropped": skip.reason, **({"why": why} if why else {})}
     shown["side"] = reading.side(row)
     columns = _joined(blocks)

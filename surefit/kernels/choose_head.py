@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
 from surefit.core.float64 import to_float64
 from surefit.kernels.numerics import preserved_state, relative_difference, tolerance_of
-from surefit.kernels.sparse_head import LogitTransform, SparseHead
-from surefit.kernels.tied_embeddings import find_tied
+from surefit.kernels.sparse_head import LogitTransform, SparseHead, find_tied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import nn
 
 CHUNK_BYTES = 64 * 2**20
 """Target size of one chunk's logits: large enough for the GEMM to run at full speed."""
@@ -23,8 +24,6 @@ CHUNK_BYTES = 64 * 2**20
 
 def find_output_embedding(module: nn.Module) -> nn.Module | None:
     """The output embedding, if the model has one; also inside a peft model."""
-    from torch import nn
-
     named = getattr(module, "get_output_embeddings", None)
     try:
         embedding = named() if named is not None else None
@@ -52,7 +51,7 @@ def choose_head(
         if not full.matches(gathered):
             return None, "its logits at selected positions differ from those of whole rows"
         transform = full.find_transform()
-        if transform is None or not _is_linear(embedding):
+        if transform is None or type(embedding) is not nn.Linear:  # such as one with an adapter
             return gathered, ""
         chunked = replace(gathered, transform=transform, chunk=chunk_size(embedding))
         if not full.matches(chunked):
@@ -71,8 +70,6 @@ def chunk_size(embedding: Any) -> int:
     >>> [chunk_size(N(weight=torch.empty(rows, 1, device="meta"))) for rows in (4096, 150_000)]
     [256, 128]
     """
-    import torch
-
     most = 2_048 if torch.accelerator.is_available() else 256
     return most if embedding.weight.shape[0] * 4 * 256 <= CHUNK_BYTES else most // 2
 
@@ -104,8 +101,6 @@ def _may_share(
     chunked: SparseHead, shared: SparseHead, run: Callable[..., Any], batch: Mapping[str, Any]
 ) -> bool:
     """Whether head and lookup may share a gradient: the result is the same through the model."""
-    import torch
-
     if shared.tied is None or not shared.tied.weight.requires_grad:
         return False
     separate, together = (
@@ -125,9 +120,6 @@ class _FullHead:
     def __init__(
         self, module: nn.Module, embedding: nn.Module, run: Callable[..., Any], batch: Any
     ) -> None:
-        import torch
-        from torch.nn.functional import cross_entropy
-
         self.module, self.embedding, self.run, self.batch = module, embedding, run, batch
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         hidden, raw, logits = self._trace()
@@ -163,8 +155,6 @@ class _FullHead:
         return hidden, raw, getattr(outputs, "logits", None)
 
     def _gradients(self, loss: Any) -> list[Any]:
-        import torch
-
         wanted = [self.hidden, *self.parameters]
         return list(torch.autograd.grad(loss, wanted, allow_unused=True))
 
@@ -223,13 +213,6 @@ def _caps(module: Any) -> list[float]:
         for name, value in vars(each).items()
         if "cap" in name and isinstance(value, int | float) and value
     ]
-
-
-def _is_linear(embedding: Any) -> bool:
-    """Whether the head is a plain linear layer, without an adapter."""
-    from torch import nn
-
-    return type(embedding) is nn.Linear
 
 
 @contextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from torch import nn
 
 
 def make_clipper(
@@ -23,8 +25,6 @@ def make_clipper(
     norm is that of all shards), scaled losses, float64 weights (`grad_scale` is float32) and other
     optimizers.
     """
-    import torch
-
     if not clip:
         return lambda: None if accelerator.scaler is not None else _norm(parameters)
     shards = any(hasattr(parameter, "full_tensor") for parameter in parameters)
@@ -46,8 +46,6 @@ def make_clipper(
 
 
 def _norm(parameters: Sequence[nn.Parameter]) -> Any:
-    import torch
-
     gradients = [p.grad for p in parameters if p.grad is not None]
     return _whole(torch.nn.utils.get_total_norm(gradients))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
 
 PAYS_AFTER_STEPS = 1000
 """Training steps on CUDA from which compiling, which takes about a minute, saves time."""
@@ -15,8 +13,6 @@ PAYS_AFTER_STEPS = 1000
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
     """The longest ModuleList of one layer type, such as the blocks of a transformer."""
-    from torch import nn
-
     lists = [
         list(part)
         for part in module.modules()

@@ -10,15 +10,43 @@ In mixed precision the frozen weight must be in the lower precision already
 
 from __future__ import annotations
 
-from functools import lru_cache
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
 
 from surefit.kernels.numerics import lower_precision
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
+
+class LowRankLinear(torch.autograd.Function):
+    """`x W' + bias + scale (x A') B'`, with gradients for x, A and B."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, scale: float
+    ) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        low = rows @ a.to(x.dtype).T
+        out = torch.nn.functional.linear(rows, weight, None if bias is None else bias.to(x.dtype))
+        out.addmm_(low, b.to(x.dtype).T, alpha=scale)
+        out.resize_(*x.shape[:-1], len(weight))  # not a view: models may write into it
+        ctx.save_for_backward(rows, low, weight, a, b)
+        ctx.scale, ctx.shape = scale, x.shape
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        rows, low, weight, a, b = ctx.saved_tensors
+        out = gradient.reshape(-1, gradient.shape[-1])
+        through = (out @ b.to(out.dtype)).mul_(ctx.scale)
+        back = None
+        if ctx.needs_input_grad[0]:
+            back = (out @ weight).addmm_(through, a.to(out.dtype)).view(ctx.shape)
+        of_a, of_b = through.T @ rows, (out.T @ low).mul_(ctx.scale)
+        return back, None, None, of_a.to(a.dtype), of_b.to(b.dtype), None
 
 
 def fuse_adapters(module: nn.Module, adapter: str) -> int:
@@ -35,8 +63,6 @@ def fuse_adapters(module: nn.Module, adapter: str) -> int:
 
 def _is_plain(layer: Any, adapter: str) -> bool:
     """Whether the layer is a frozen Linear with one adapter of two matrices and no dropout."""
-    from torch import nn
-
     base = layer.get_base_layer()
     if type(base) is not nn.Linear or base.weight.requires_grad or layer.fan_in_fan_out:
         return False
@@ -62,44 +88,6 @@ def _forward(self: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Ten
         found: torch.Tensor = Linear.forward(self, x, *args, **kwargs)
         return found
     x = x.to(base.weight.dtype)
-    made: torch.Tensor = _operation().apply(x, base.weight, base.bias, a, b, self.scaling[name])
+    apply: Any = LowRankLinear.apply
+    made: torch.Tensor = apply(x, base.weight, base.bias, a, b, self.scaling[name])
     return made
-
-
-@lru_cache(maxsize=1)
-def _operation() -> Any:
-    """The autograd function, defined on first use because importing torch takes a second."""
-    import torch
-    from torch.autograd.function import once_differentiable
-
-    class LowRankLinear(torch.autograd.Function):
-        """`x W' + bias + scale (x A') B'`, with gradients for x, A and B."""
-
-        @staticmethod
-        def forward(
-            ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, scale: float
-        ) -> torch.Tensor:
-            rows = x.reshape(-1, x.shape[-1])
-            low = rows @ a.to(x.dtype).T
-            out = torch.nn.functional.linear(
-                rows, weight, None if bias is None else bias.to(x.dtype)
-            )
-            out.addmm_(low, b.to(x.dtype).T, alpha=scale)
-            out.resize_(*x.shape[:-1], len(weight))  # not a view: models may write into it
-            ctx.save_for_backward(rows, low, weight, a, b)
-            ctx.scale, ctx.shape = scale, x.shape
-            return out
-
-        @staticmethod
-        @once_differentiable
-        def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-            rows, low, weight, a, b = ctx.saved_tensors
-            out = gradient.reshape(-1, gradient.shape[-1])
-            through = (out @ b.to(out.dtype)).mul_(ctx.scale)
-            back = None
-            if ctx.needs_input_grad[0]:
-                back = (out @ weight).addmm_(through, a.to(out.dtype)).view(ctx.shape)
-            of_a, of_b = through.T @ rows, (out.T @ low).mul_(ctx.scale)
-            return back, None, None, of_a.to(a.dtype), of_b.to(b.dtype), None
-
-    return LowRankLinear

@@ -1,4 +1,4 @@
-"""Deterministic algorithms, tolerances, differences of tensors, state of random generators."""
+"""Deterministic algorithms, alignment, tolerances, differences of tensors, random state."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from surefit.core.float64 import to_float64
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 def prepare_deterministic(wanted: bool) -> None:
@@ -26,8 +26,6 @@ def prepare_deterministic(wanted: bool) -> None:
 @contextmanager
 def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     """Let torch compute deterministically while the block runs, if wanted."""
-    import torch
-
     prepare_deterministic(wanted)
     before = torch.are_deterministic_algorithms_enabled()
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -53,8 +51,6 @@ def traced_precision(dtype: torch.dtype | None) -> Iterator[None]:
 
 def lower_precision(tensor: torch.Tensor) -> torch.dtype | None:
     """The precision that autocast would cast this tensor to; None where it casts nothing."""
-    import torch
-
     if tensor.is_meta:
         return _traced.get()
     kind = tensor.device.type
@@ -98,8 +94,6 @@ AT_ONCE = 2**20
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
     """The largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
-    import torch
-
     parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
     pairs = ((to_float64(a), to_float64(b)) for a, b in zip(*parts, strict=True))
     found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
@@ -118,9 +112,6 @@ def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 @contextmanager
 def preserved_state(module: nn.Module) -> Iterator[None]:
     """Evaluation mode with gradients; restores random state, mode and buffers afterwards."""
-    import torch
-    from torch.nn.parameter import is_lazy
-
     training = {part: part.training for part in module.modules()}
     buffers = {n: value.clone() for n, value in module.named_buffers() if not is_lazy(value)}
     with torch.enable_grad(), torch.random.fork_rng():
@@ -134,3 +125,23 @@ def preserved_state(module: nn.Module) -> Iterator[None]:
                 for name, value in module.named_buffers():
                     if name in buffers and value.shape == buffers[name].shape:
                         value.copy_(buffers[name])
+
+
+ALIGNMENT = 64
+
+
+def align_weights(module: nn.Module) -> None:
+    """Copy every weight and buffer on the CPU that is not aligned, in place; shared ones once.
+
+    The last bit of a matrix product depends on where its operands are. torch allocates at multiples
+    of 64 bytes, a safetensors file puts a tensor at any multiple of 8, and weights that are read
+    from it stay there: a model that was saved and loaded would compute other last bits.
+    """
+    copies: dict[tuple[Any, ...], Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        if is_lazy(tensor) or tensor.device.type != "cpu" or tensor.data_ptr() % ALIGNMENT == 0:
+            continue
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if key not in copies:
+            copies[key] = tensor.data.clone()
+        tensor.data = copies[key]

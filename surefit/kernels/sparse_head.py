@@ -6,22 +6,25 @@ tokens. Whatever the model does to its logits afterwards still applies ("gathere
 Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
 a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
 `kernels/choose_head.py` tests which of the two a model allows.
+
+Of tied embeddings, autograd would allocate two gradients of the weight's size, one from the head
+and one from the lookup, which is nearly all zeros. Here the lookup adds its rows to the head's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
 
 from surefit.kernels.numerics import lower_precision
-from surefit.kernels.tied_embeddings import SharedGradient, shared_gradient
 from surefit.tasks.metrics.token_metrics import LabelledLoss, smoothed_sums
 from surefit.tasks.task_spec import Batch, full_precision
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,6 @@ class SparseHead:
 
     def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
         """Run the model on a batch that lists its labelled tokens."""
-        import torch
-
         positions, labels = batch["labelled_positions"], batch["labelled_targets"]
         known: list[LabelledLoss] = []
 
@@ -100,48 +101,35 @@ def chunked_loss(
 
     With `shared`, the weight's gradient is passed to the lookup of the tied input embedding.
     """
-    import torch
-
     training = torch.is_grad_enabled()  # always False inside an autograd function
     passed = shared if shared is not None and shared.looked_up else None
-    total, hits, plain = _chunked().apply(
+    apply: Any = ChunkedCrossEntropy.apply
+    total, hits, plain = apply(
         hidden, embedding.weight, embedding.bias, labels, chunks, training, passed
     )
     hits, plain = (None, None) if training else (hits, plain if chunks.smoothing else None)
     return LabelledLoss(total, hits, len(labels), plain=plain)
 
 
-_function: Any = None
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Computes the gradients in the forward pass, while a chunk's logits exist."""
 
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Any, ...]:
+        *inputs, training, ctx.shared = given
+        wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
+        total, hits, plain, *gradients = _loss_and_gradients(wanted, *inputs)
+        ctx.gradients = gradients
+        ctx.mark_non_differentiable(hits, plain)
+        return total, hits, plain
 
-def _chunked() -> Any:
-    """The autograd function, defined on first use because importing torch takes a second."""
-    global _function
-    if _function is None:
-        import torch
-
-        class ChunkedCrossEntropy(torch.autograd.Function):
-            """Computes the gradients in the forward pass, while a chunk's logits exist."""
-
-            @staticmethod
-            def forward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-                *inputs, training, ctx.shared = given
-                wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
-                total, hits, plain, *gradients = _loss_and_gradients(wanted, *inputs)
-                ctx.gradients = gradients
-                ctx.mark_non_differentiable(hits, plain)
-                return total, hits, plain
-
-            @staticmethod
-            def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
-                scaled = [None if g is None else g.mul_(above[0]) for g in ctx.gradients]
-                ctx.gradients = None
-                if ctx.shared is not None:
-                    ctx.shared.gradient, scaled[1] = scaled[1], None
-                return (*scaled, *[None] * 4)
-
-        _function = ChunkedCrossEntropy
-    return _function
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
+        scaled = [None if g is None else g.mul_(above[0]) for g in ctx.gradients]
+        ctx.gradients = None
+        if ctx.shared is not None:
+            ctx.shared.gradient, scaled[1] = scaled[1], None
+        return (*scaled, *[None] * 4)
 
 
 def _loss_and_gradients(
@@ -153,8 +141,6 @@ def _loss_and_gradients(
     chunks: Chunks,
 ) -> tuple[Any, ...]:
     """Loss, hits, loss without smoothing, and the wanted gradients of hidden, weight and bias."""
-    import torch
-
     transform, smoothing = chunks.transform, chunks.smoothing
 
     device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
@@ -237,3 +223,78 @@ def _add_product(total: torch.Tensor, gradient: torch.Tensor, part: torch.Tensor
         total.addmm_(gradient.T, part)
     else:
         total += (gradient.T @ part).to(total.dtype)
+
+
+class SharedGradient:
+    """Passes the head's gradient to the lookup during one backward pass."""
+
+    def __init__(self) -> None:
+        self.looked_up = False
+        self.gradient: torch.Tensor | None = None
+
+
+def find_input_embedding(module: Any) -> Any:
+    """The layer that token ids are looked up in; None where the model names none.
+
+    CANINE hashes its characters, and a Perceiver gives its latents, which are no layer.
+    """
+    try:
+        embedding = module.get_input_embeddings()
+    except (NotImplementedError, AttributeError):
+        return None
+    return embedding if getattr(embedding, "weight", None) is not None else None
+
+
+def find_tied(module: Any, head: Any) -> nn.Embedding | None:
+    """The plain input embedding that shares its weight with the head, if the model has one."""
+    embedding = find_input_embedding(module)
+    plain = type(embedding) is nn.Embedding and embedding.max_norm is None
+    if not plain or embedding.scale_grad_by_freq or embedding.sparse:
+        return None
+    return embedding if embedding.weight is getattr(head, "weight", None) else None
+
+
+@contextmanager
+def shared_gradient(embedding: nn.Embedding | None) -> Iterator[SharedGradient | None]:
+    """Let lookups add their gradient to the one that the head stores in the yielded value."""
+    if embedding is None or not torch.is_grad_enabled() or not embedding.weight.requires_grad:
+        yield None
+        return
+    shared = SharedGradient()
+
+    def look_up(module: nn.Embedding, inputs: tuple[Any, ...], _: Any) -> Any:
+        shared.looked_up = True
+        apply: Any = Lookup.apply
+        return apply(inputs[0], module.weight, module.padding_idx, shared)
+
+    hook = embedding.register_forward_hook(look_up)
+    try:
+        yield shared
+    finally:
+        hook.remove()
+
+
+class Lookup(torch.autograd.Function):
+    """An embedding lookup whose backward adds to the head's gradient, computed before it."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Any, weight: Any, padding: int | None, shared: Any) -> Any:
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.padding, ctx.shared = weight.shape, padding, shared
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        ids = ctx.saved_tensors[0].reshape(-1)
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        if ctx.padding is not None:
+            rows = rows.masked_fill((ids == ctx.padding)[:, None], 0)
+        total, ctx.shared.gradient = ctx.shared.gradient, None
+        if total is None:  # another lookup has used it
+            total = gradient.new_zeros(ctx.shape)
+        if total.device.type == "cuda":  # index_add_ is not deterministic there
+            total.index_put_((ids,), rows.to(total.dtype), accumulate=True)
+        else:
+            total.index_add_(0, ids.to(total.device), rows.to(total.dtype))
+        return None, total, None, None

@@ -3,20 +3,88 @@
 A CPU calls SDPA once per row. A GPU would start several operations per row and layer; it uses a
 varlen kernel, one operation for all rows, if one is installed and gives the results of SDPA on that
 very device (`choose_kernel`).
+
+The lengths of the rows take the place of a mask. transformers passes an int64 mask with four axes
+on to the attention function unchanged. Reading its values from a device would make the host wait in
+every layer, so it carries them as Python numbers, and nothing moves it to a device (DDP would).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.nn import functional
 
 from surefit.errors import describe_error
 from surefit.kernels.numerics import relative_difference, tolerance_of
-from surefit.kernels.row_lengths import Rows
 
-if TYPE_CHECKING:
-    import torch
+
+@dataclass(frozen=True)
+class Rows:
+    """Lengths of the rows in a batch; `steps` are the places of tokens where rows have gaps."""
+
+    lengths: tuple[int, ...]
+    steps: tuple[int, ...] | None = None
+    _bounds: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def bounds(self, device: Any) -> torch.Tensor:
+        """Where each row starts, and where the last one ends; made once per batch and device."""
+        if device not in self._bounds:
+            ends = torch.tensor((0, *self.lengths), dtype=torch.int32).cumsum(0, dtype=torch.int32)
+            pins = torch.device(device).type == "cuda"
+            self._bounds[device] = (ends.pin_memory() if pins else ends).to(
+                device, non_blocking=pins
+            )
+        made: torch.Tensor = self._bounds[device]
+        return made
+
+
+def row_lengths_mask(lengths: Sequence[int], steps: Sequence[int] | None = None) -> torch.Tensor:
+    """The row lengths in place of an attention mask.
+
+    >>> read_rows(row_lengths_mask([3, 2])).lengths
+    (3, 2)
+    """
+    own = tuple(lengths), None if steps is None else tuple(steps)
+    if steps is None:
+        mask = torch.tensor(own[0], dtype=torch.int64).view(1, 1, 1, -1)
+    else:
+        mask = torch.zeros((1, 1, 2, max(len(lengths), len(steps))), dtype=torch.int64)
+        mask[0, 0, 0, : len(lengths)] = torch.tensor(lengths)
+        mask[0, 0, 1, : len(steps)] = torch.tensor(steps)
+    made: torch.Tensor = mask.as_subclass(HostMask)
+    made.rows = Rows(tuple(n for n in own[0] if n), own[1])  # type: ignore[attr-defined]
+    return made
+
+
+def read_rows(mask: torch.Tensor) -> Rows:
+    """The rows that a mask stands for; a copy of it that lost them is read."""
+    known: Rows | None = getattr(mask, "rows", None)
+    if known is not None:
+        return known
+    lengths = tuple(length for length in mask[0, 0, 0].tolist() if length)
+    steps = tuple(mask[0, 0, 1].tolist()) if mask.shape[2] == 2 else None
+    return Rows(lengths, steps if steps is None else steps[: sum(lengths)])
+
+
+class HostMask(torch.Tensor):
+    """An int64 tensor that stays on the CPU; results of operations are plain tensors."""
+
+    rows: Rows
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        return self
+
+    def cuda(self, *args: Any, **kwargs: Any) -> Any:
+        return self
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing on the device holds it."""
+
 
 BY_ROW = "sdpa per row"
 PROVED_ROWS = Rows((7, 1, 19, 12))
@@ -61,9 +129,6 @@ def attend_by_row(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Rows, asked: Attention
 ) -> torch.Tensor:
     """SDPA once per row; works on any device and in any precision."""
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
     groups = query.shape[1] // key.shape[1]
     parts = [part.transpose(0, 1)[None] for part in (query, key, value)]  # (1, heads, T, D)
     if groups > 1:  # on a CPU, repeating keys is faster than enable_gqa
@@ -71,7 +136,7 @@ def attend_by_row(
     split = zip(*(torch.split(part, [*rows.lengths], 2) for part in parts), strict=True)
     masks = _window_masks(rows, asked, query.device)
     outputs = [
-        scaled_dot_product_attention(
+        functional.scaled_dot_product_attention(  # which a trace may have replaced
             q,
             k,
             v,
@@ -86,7 +151,6 @@ def attend_by_row(
 
 
 def _load_flash() -> Kernel:
-    import torch
     from flash_attn import flash_attn_varlen_func  # type: ignore[import-not-found]
 
     def options(query: Any, key: Any, asked: Attention) -> dict[str, Any]:
@@ -151,8 +215,6 @@ def find_kernel(name: str, device: str) -> Choice | None:
 
 def runs(choice: Choice, dtype: torch.dtype, rows: Rows, asked: Attention) -> bool:
     """Whether a kernel may compute this call, or SDPA has to."""
-    import torch
-
     half = dtype in (torch.float16, torch.bfloat16)
     gaps = asked.window is not None and rows.steps is not None
     return half and not gaps and (choice.dropout or not asked.dropout)
@@ -165,8 +227,6 @@ def choose_kernel(
 
     It is proved on that device, in the precision of training, for each kind of layer.
     """
-    import torch
-
     refused = []
     for name, choice in KERNELS.get(torch.device(device).type, {}).items():
         if dtype not in (torch.float16, torch.bfloat16):
@@ -188,8 +248,6 @@ def choose_kernel(
 
 def prove(kernel: Kernel, shape: Shape, asked: Attention, device: Any, dtype: torch.dtype) -> float:
     """How far outputs and gradients are from those of SDPA in float32, as a share of their size."""
-    import torch
-
     asked = replace(asked, dropout=0.0)  # which is random
     draw = torch.Generator().manual_seed(0)
     heads = (shape.heads, shape.key_heads, shape.key_heads)
@@ -209,8 +267,6 @@ def prove(kernel: Kernel, shape: Shape, asked: Attention, device: Any, dtype: to
 
 def _window_masks(rows: Rows, asked: Attention, device: Any) -> list[torch.Tensor | None]:
     """The mask of each row that reaches beyond the window; None for the other rows."""
-    import torch
-
     window = asked.window
     if window is None:
         return [None] * len(rows.lengths)

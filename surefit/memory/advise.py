@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import base_bytes, peak_of, sharing_of, trace_batch, worst_batch
 from surefit.memory.trace_step import Traced
 from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
-from surefit.models.meta_copy import meta_copy
-from surefit.models.sharding import can_be_divided
+from surefit.models.quantize import import_peft
+from surefit.models.sharding import can_shard, meta_copy
 from surefit.pipeline.pipeline import Job
 
 if TYPE_CHECKING:
@@ -24,33 +24,23 @@ CHECKPOINTING, LORA, LORA_RANK = "checkpointing", "lora.r", 16
 MOST_PROCESSES = 1024
 """The largest number of processes that is tried."""
 MIN_LENGTH = 32
+Change = tuple[Job, tuple[str, ...]]
+"""A changed job, and changes to its model by config key."""
 Option = dict[str, Any]
 """What to `set`, its `predicted_peak_bytes`, and whether it `fits`, as the plan shows it."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A changed job, changes to its model by config key, and its peak where it is known."""
-
-    job: Job
-    model: tuple[str, ...] = ()
-    peak_bytes: int | None = None
-
-    def settings(self, before: Job) -> dict[str, Any]:
-        """Values of the config keys that differ from those of the job as it was."""
-        now, then = _settings(self.job), _settings(before)
-        values = {CHECKPOINTING: True, LORA: LORA_RANK}
-        changed = {key: value for key, value in now.items() if value != then[key]}
-        return {**changed, **{key: values[key] for key in self.model}}
-
-
 class Trials:
-    """Predicts the peak memory of changed runs, by tracing changed copies of the model."""
+    """Predicts the peak memory of changed runs, by tracing changed copies of the model.
 
-    def __init__(self, job: Job, limit: Limit) -> None:
+    `peak` is that of the run as it is, if known.
+    """
+
+    def __init__(self, job: Job, limit: Limit, peak: int | None = None) -> None:
         self.job, self.limit = job, limit
         # Measured once, because each trace leaves a little on the heap.
         self.base = base_bytes(job, limit)
+        self._peaks = {} if peak is None else {(*_settings(job).values(),): peak}
 
     def trace(self, job: Job, model: tuple[str, ...] = ()) -> Traced:
         """Trace the largest micro-batch of a job, with changes to a copy of the model."""
@@ -62,8 +52,11 @@ class Trials:
         return trace_batch(job, module, call, worst_batch(job), sharing_of(job))
 
     def peak(self, job: Job, model: tuple[str, ...] = ()) -> int:
-        """Predicted peak memory on the largest micro-batch of a job."""
-        return peak_of(self.trace(job, model), self.base, self.limit)
+        """Predicted peak memory on the largest micro-batch of a job; each is traced once."""
+        key = (*_settings(job).values(), *model)
+        if key not in self._peaks:
+            self._peaks[key] = peak_of(self.trace(job, model), self.base, self.limit)
+        return self._peaks[key]
 
     def option(self, settings: Mapping[str, Any], peak: int) -> Option:
         """Settings with the peak that they lead to."""
@@ -77,14 +70,14 @@ def advise(job: Job, limit: Limit, max_length: int | None, peak: int | None = No
     Combinations follow only if no single change fits. `peak` is the predicted peak memory of the
     run as it is.
     """
-    trials, found = Trials(job, limit), list[Option]()
+    trials, found = Trials(job, limit, peak), list[Option]()
     for make in (_single_changes, _combined_changes):
-        for change in make(trials, peak):
-            settings = change.settings(job)
+        for changed, model in make(trials):
+            then, values = _settings(job), {CHECKPOINTING: True, LORA: LORA_RANK}
+            settings = {k: value for k, value in _settings(changed).items() if value != then[k]}
+            settings |= {key: values[key] for key in model}
             if settings and settings not in [option["set"] for option in found]:
-                known = change.peak_bytes
-                peak_bytes = trials.peak(change.job, change.model) if known is None else known
-                found.append(trials.option(settings, peak_bytes))
+                found.append(trials.option(settings, trials.peak(changed, model)))
         if make is _single_changes and max_length is not None:
             found += _shorter(trials)
         if any(option["fits"] for option in found):
@@ -92,39 +85,31 @@ def advise(job: Job, limit: Limit, max_length: int | None, peak: int | None = No
     return found
 
 
-def _single_changes(trials: Trials, peak: int | None) -> Iterator[Change]:
+def _single_changes(trials: Trials) -> Iterator[Change]:
     """One change each: of the micro-batches, the model, or how processes share it."""
-    keys = _model_changes(trials.job.pipeline.module)
-    yield _smaller(trials, trials.job, peak)
-    yield from (Change(trials.job, (key,)) for key in keys if key != LORA)
-    yield Change(_divided(trials.job))
+    job, keys = trials.job, _model_changes(trials.job.pipeline.module)
+    yield largest_batch(trials, job), ()
+    yield from ((job, (key,)) for key in keys if key != LORA)
+    yield _divided(job), ()
     yield from _more_processes(trials, ())
-    yield from (Change(trials.job, (key,)) for key in keys if key == LORA)
+    yield from ((job, (key,)) for key in keys if key == LORA)
 
 
-def _combined_changes(trials: Trials, peak: int | None) -> Iterator[Change]:
+def _combined_changes(trials: Trials) -> Iterator[Change]:
     """Several changes at once: first those that train the same, then all of them."""
     job, keys = trials.job, _model_changes(trials.job.pipeline.module)
-    saving, divided = tuple(key for key in keys if key != LORA), _divided(job)
-    smaller = _smaller(trials, divided, peak if divided is job else None)
-    yield smaller
-    yield Change(smaller.job, saving)
+    saving = tuple(key for key in keys if key != LORA)
+    smaller = largest_batch(trials, _divided(job))
+    yield smaller, ()
+    yield smaller, saving
     yield from _more_processes(trials, saving)
-    yield Change(job, keys)
-    yield Change(smaller.job, keys)
-
-
-def _smaller(trials: Trials, job: Job, peak: int | None) -> Change:
-    """The job in the largest micro-batches that fit; as it is, where rows do not count them."""
-    if job.batches.max_tokens is not None or job.batches.batch_size == 1:
-        return Change(job)
-    smaller, peak = largest_batch(trials, job, peak)
-    return Change(smaller, peak_bytes=peak)
+    yield job, keys
+    yield smaller, keys
 
 
 def _divided(job: Job) -> Job:
     """The job with its model divided over its processes, where there are several."""
-    several = job.batches.num_processes > 1 and can_be_divided(job.pipeline.module)
+    several = job.batches.num_processes > 1 and can_shard(job.pipeline.module)
     return replace(job, parallel="fsdp") if several else job
 
 
@@ -137,7 +122,7 @@ def _more_processes(trials: Trials, model: tuple[str, ...]) -> Iterator[Change]:
     job, batches = trials.job, trials.job.batches
     if not trials.limit.on_device or batches.max_tokens is not None:
         return
-    if not can_be_divided(job.pipeline.module):
+    if not can_shard(job.pipeline.module):
         return
     count = batches.num_processes * 2
     while count <= MOST_PROCESSES:
@@ -146,11 +131,12 @@ def _more_processes(trials: Trials, model: tuple[str, ...]) -> Iterator[Change]:
         spread = replace(batches, num_processes=count, batch_size=size, grad_accum=rows // size)
         more = replace(job, batches=spread, parallel="fsdp")
         # Where the shards alone do not fit, nothing needs to be traced.
-        if _held_bytes(more) <= trials.limit.bytes:
-            peak = trials.peak(more, model)
-            if peak <= trials.limit.bytes:
-                yield Change(more, model, peak)
-                return
+        if (
+            _held_bytes(more) <= trials.limit.bytes
+            and trials.peak(more, model) <= trials.limit.bytes
+        ):
+            yield more, model
+            return
         count *= 2
 
 
@@ -173,20 +159,19 @@ def divisors(number: int) -> list[int]:
     return [size for size in range(number, 0, -1) if number % size == 0]
 
 
-def largest_batch(trials: Trials, job: Job, current_peak: int | None = None) -> tuple[Job, int]:
-    """The largest micro-batch of the same effective batch size that fits, and its peak memory.
+def largest_batch(trials: Trials, job: Job) -> Job:
+    """The job in the largest micro-batches of the same effective batch size that fit, or in rows.
 
-    If none fits, it is one row. `current_peak` is the peak at the current size, if known.
+    Micro-batches that are bounded by their tokens stay as they are.
     """
     batches = job.batches
-    peak = trials.peak(job) if current_peak is None else current_peak
     rows = batches.batch_size * batches.grad_accum
-    for size in [size for size in divisors(rows) if size < batches.batch_size]:
-        if peak <= trials.limit.bytes:
+    smaller = [size for size in divisors(rows) if size < batches.batch_size]
+    for size in smaller if batches.max_tokens is None else ():
+        if trials.peak(job) <= trials.limit.bytes:
             break
         job = replace(job, batches=replace(batches, batch_size=size, grad_accum=rows // size))
-        peak = trials.peak(job)
-    return job, peak
+    return job
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -241,6 +226,7 @@ def _adaptable(module: Any) -> list[str]:
 
 
 def _add_lora(module: nn.Module) -> None:
+    import_peft()
     from peft import LoraConfig
 
     from surefit.models.lora import insert_adapters

@@ -11,27 +11,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from surefit.kernels.varlen_attention import find_pretrained
+from surefit.models.optimizer import DEFAULT, OptimizerKind
 from surefit.models.quantize import quantization_tensors
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-ADAM_STATES = 2
-"""Optimizer state of AdamW per trained weight: the first and the second moment. It is assumed of an
-optimizer passed in, too."""
 SAVED_COPIES = 2
 """Copies of a whole tensor while it is gathered: the one received, and the one made of it."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How processes share the model of a run."""
+    """How processes share the model of a run, and what its optimizer keeps."""
 
     num_processes: int = 1
     parallel: str = "ddp"
     gathers_whole: bool = False
     """Whether a divided model is one unit, not one per block."""
+    optimizer: OptimizerKind = DEFAULT
 
     @property
     def shards(self) -> bool:
@@ -89,7 +88,8 @@ def held_bytes(
     trained = sum(trained_sizes(module))
     tensors = (*module.parameters(), *module.buffers(), *quantization_tensors(module))
     copies = accumulates + (sharing.num_processes > 1)
-    return Held(unique_bytes(tensors), ADAM_STATES * trained, copies * trained)
+    states = sharing.optimizer.state_bytes(module, lambda weight: weight.nbytes)
+    return Held(unique_bytes(tensors), states, copies * trained)
 
 
 def trained_sizes(module: nn.Module) -> list[int]:
@@ -120,7 +120,7 @@ def _sharded(
     shards = sum(padded_shard(weight, count) for weight in weights)
     return Held(
         weights=shards + unique_bytes(module.buffers()),
-        optimizer=ADAM_STATES * trained,
+        optimizer=sharing.optimizer.state_bytes(module, lambda w: padded_shard(w, count)),
         gradients=trained if accumulates else 0,
         gathers=2 * (root + max(blocks, default=0)),
     )

@@ -8,6 +8,7 @@ around it, so every ancestor is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -70,14 +71,13 @@ class Limit:
         return f"{show_gb(self.bytes)} ({self.source})"
 
 
-@dataclass(frozen=True)
-class CgroupMemory:
-    """The memory limit of one control group, and the memory that its processes use."""
-
-    limit_bytes: int
-    used_bytes: int | None
-    """Anonymous and shared memory; None if it cannot be read. The page cache is not counted: the
-    kernel reclaims it when the group reaches its limit."""
+CGROUP_VERSIONS = (
+    ("", "", "memory.max", ("anon", "shmem")),
+    ("memory", "memory", "memory.limit_in_bytes", ("total_rss", "total_shmem")),
+)
+"""For versions 2 and 1: the controller's name in /proc/self/cgroup, its folder, the file of the
+limit, and keys of `memory.stat` for memory that cannot be reclaimed, child groups included. The
+page cache is not counted: the kernel reclaims it when the group reaches its limit."""
 
 
 @dataclass(frozen=True)
@@ -87,57 +87,34 @@ class CgroupTree:
     root: Path = Path("/sys/fs/cgroup")
     membership: Path = Path("/proc/self/cgroup")
 
-    def limits(self) -> list[CgroupMemory]:
-        """Every memory limit that binds this process; empty outside Linux and without limits."""
-        memberships = self._memberships()
-        return [
-            limit
-            for version in _VERSIONS
-            for group in _with_ancestors(memberships.get(version.controller, ""))
-            if (limit := version.read(self.root / version.folder / group)) is not None
-        ]
+    def limits(self) -> list[tuple[int, int | None]]:
+        """Every memory limit that binds this process, and what its group uses, None if unknown.
 
-    def _memberships(self) -> dict[str, str]:
-        """The path of the group of this process, by controller; version 2 has the name ''."""
+        Empty outside Linux and without limits.
+        """
         try:
             lines = self.membership.read_text().splitlines()
         except OSError:
-            return {}
+            lines = []
         parts = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-        return {name: path for _, names, path in parts for name in names.split(",")}
+        paths = {name: path for _, names, path in parts for name in names.split(",")}
+        found = []
+        for controller, folder, name, keys in CGROUP_VERSIONS:
+            for group in _with_ancestors(paths.get(controller, "")):
+                place = self.root / folder / group
+                with suppress(OSError):  # of the host, seen from a container
+                    limit = (place / name).read_text().strip()
+                    if limit.isdigit():  # else there is none: max
+                        found.append((int(limit), _used_bytes(place / "memory.stat", keys)))
+        return found
 
 
-@dataclass(frozen=True)
-class _Version:
-    """File names of the memory controller in one version of cgroups."""
-
-    controller: str
-    folder: str
-    limit_file: str
-    used_keys: tuple[str, ...]
-    """Keys of `memory.stat` for memory that cannot be reclaimed, child groups included."""
-
-    def read(self, group: Path) -> CgroupMemory | None:
-        """The limit of a group; None if it has none (`max`) or does not exist here."""
-        try:
-            limit = (group / self.limit_file).read_text().strip()
-        except OSError:
-            return None
-        return CgroupMemory(int(limit), self._used(group)) if limit.isdigit() else None
-
-    def _used(self, group: Path) -> int | None:
-        try:
-            lines = (group / "memory.stat").read_text().splitlines()
-            stat = {key: int(value) for key, value in map(str.split, lines)}
-        except (OSError, ValueError):
-            return None
-        return sum(stat.get(key, 0) for key in self.used_keys)
-
-
-_VERSIONS = (
-    _Version("", "", "memory.max", ("anon", "shmem")),
-    _Version("memory", "memory", "memory.limit_in_bytes", ("total_rss", "total_shmem")),
-)
+def _used_bytes(file: Path, keys: tuple[str, ...]) -> int | None:
+    try:
+        stat = {key: int(value) for key, value in map(str.split, file.read_text().splitlines())}
+    except (OSError, ValueError):
+        return None
+    return sum(stat.get(key, 0) for key in keys)
 
 
 def _with_ancestors(path: str) -> Iterator[str]:
@@ -212,9 +189,9 @@ def _host_limit(cgroups: CgroupTree) -> Limit:
     share = f", for each of {sharing} processes" if sharing > 1 else ""
     available = psutil.virtual_memory().available // sharing
     limits = [Limit(available + own, f"free on this machine{share}")]
-    for group in cgroups.limits():
-        used = own if group.used_bytes is None else group.used_bytes
-        free = max(group.limit_bytes - used, 0) // sharing
+    for limit_bytes, used_bytes in cgroups.limits():
+        used = own if used_bytes is None else used_bytes
+        free = max(limit_bytes - used, 0) // sharing
         source = f"free in this container (cgroup){share}"
-        limits.append(Limit(min(free + own, group.limit_bytes), source))
+        limits.append(Limit(min(free + own, limit_bytes), source))
     return min(limits, key=lambda limit: limit.bytes)

@@ -57,33 +57,16 @@ def measure_machine(lower: torch.dtype | None = None) -> Machine:
     """
     import torch
 
-    device, dtype, (size, count) = "cpu", torch.float32, HOST_SIZES
-    if torch.accelerator.is_available():
-        device, dtype, (size, count) = _accelerator(), lower or dtype, DEVICE_SIZES
-    return Machine(
-        2 * size**3 / _product_seconds(size, device, dtype),
-        2 * count * torch.float32.itemsize / _copy_seconds(count, device),
-    )
-
-
-def _accelerator() -> str:
-    import torch
-
-    return str(torch.accelerator.current_accelerator())
-
-
-def _product_seconds(size: int, device: str, dtype: torch.dtype) -> float:
-    import torch
-
+    device, dtype, (size, count) = torch.device("cpu"), torch.float32, HOST_SIZES
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is not None:
+        device, dtype, (size, count) = found, lower or dtype, DEVICE_SIZES
     matrix = torch.ones(size, size, device=device, dtype=dtype)
-    return _shortest(lambda: matrix @ matrix)
-
-
-def _copy_seconds(count: int, device: str) -> float:
-    import torch
-
     values = torch.ones(count, device=device)
-    return _shortest(lambda: values + 1)
+    return Machine(
+        2 * size**3 / _shortest(lambda: matrix @ matrix),
+        2 * count * torch.float32.itemsize / _shortest(lambda: values + 1),
+    )
 
 
 def _shortest(work: Callable[[], Any]) -> float:

@@ -117,7 +117,7 @@ def predict(job: Job, limit: Limit) -> Fit:
 def sharing_of(job: Job) -> Sharing:
     """How the processes of a job share its model."""
     count = job.batches.num_processes
-    return Sharing(count, job.parallel, job.gathers_whole)
+    return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.kind)
 
 
 def _saving(training: Traced, exchange: Exchange) -> Traced:

@@ -6,7 +6,6 @@ restores buffers, random states and optimizer: training is the same as without i
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.data.python.live_rows import kept_randomness
 from surefit.kernels.compiling import not_compiled
+from surefit.kernels.numerics import preserved_state
 from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.machine_speed import device_seconds
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
-from surefit.models.call import compute_losses
 from surefit.models.sharding import is_sharded, reshard
 from surefit.pipeline.pipeline import Job
 
@@ -110,11 +110,10 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
         if job.batches.grad_accum == 1:
             _drop_gradients(pipeline.module)
         start = device_seconds()
-        total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
+        mean, whole_loss = pipeline.mean_loss(batch)
         middle = device_seconds()
-        mean = total / (float(count) or 1.0)
-        backward(mean if added is None else mean + added)
-        del total, mean, added
+        backward(whole_loss)
+        del mean, whole_loss
         end = device_seconds()
         forward, whole = min(forward, middle - start), min(whole, end - start)
         is_cold = number == 0 and (end - start < COLD_SECONDS or torch.accelerator.is_available())
@@ -169,26 +168,14 @@ def create_optimizer_state(module: nn.Module, optimizer: Any) -> float:
 @contextmanager
 def restoring_state(module: nn.Module, optimizer: Any, fresh: bool) -> Iterator[None]:
     """After the block, buffers, random states, training mode and optimizer are as before."""
-    import torch
-
-    modes = [(part, part.training) for part in module.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    states = random.getstate(), np.random.get_state()
-    module.train()
-    try:
-        with torch.random.fork_rng():
+    with preserved_state(module), kept_randomness():
+        module.train()
+        try:
             yield
-    finally:
-        _drop_gradients(module)
-        if fresh:
-            optimizer.state.clear()
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        for part, training in modes:
-            part.training = training
+        finally:
+            _drop_gradients(module)
+            if fresh:
+                optimizer.state.clear()
 
 
 def _drop_gradients(module: nn.Module) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 
 from surefit.kernels.choose_head import find_output_embedding
 from surefit.tasks.task_spec import Batch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,6 @@ class AuxiliaryLoss:
 
     def __call__(self, model: Any, arguments: Mapping[str, Any], batch: Batch) -> Any:
         """What the model returns; without gradients, no auxiliary term is computed."""
-        import torch
-
         given = dict(arguments)
         if torch.is_grad_enabled():
             given["labels"] = batch["labels"]
@@ -47,8 +46,6 @@ class AuxiliaryLoss:
 
         Load balancing weighs tokens by the attention mask, and every token of the batch is real.
         """
-        import torch
-
         if "row_lengths" not in batch:
             yield
             return
@@ -100,50 +97,22 @@ def without_router_logits(module: Any) -> Iterator[None]:
         config.output_router_logits = True
 
 
-class CrossEntropies:
+class CrossEntropies(TorchFunctionMode):
     """Records the arguments of each cross-entropy in the block; with `zero`, all of them are 0."""
 
     def __init__(self, zero: bool = False) -> None:
+        super().__init__()
         self.zero = zero
         self.seen: list[dict[str, Any]] = []
 
-    def __enter__(self) -> CrossEntropies:
-        self.mode = _torch_function_mode()(self._answer)
-        self.mode.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.mode.__exit__(*error)
-
-    def _answer(self, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        import torch
-
-        given = {**dict(zip(("input", "target", "weight"), args, strict=False)), **kwargs}
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not cross_entropy:
+            return func(*args, **(kwargs or {}))
+        given = {**dict(zip(("input", "target", "weight"), args, strict=False)), **(kwargs or {})}
         self.seen.append(given)
         if not self.zero:
-            return function(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
         wide = torch.promote_types(given["input"].dtype, torch.float32)
         return torch.zeros((), dtype=wide, device=given["input"].device)
-
-
-@cache
-def _torch_function_mode() -> Any:
-    """The class, defined on first use because importing torch takes a second."""
-    from torch.nn.functional import cross_entropy
-    from torch.overrides import TorchFunctionMode
-
-    class OnCrossEntropy(TorchFunctionMode):
-        """Passes each cross-entropy to a function of its own."""
-
-        def __init__(self, answer: Any) -> None:
-            super().__init__()
-            self.answer = answer
-
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if func is cross_entropy:
-                return self.answer(func, args, kwargs or {})
-            return func(*args, **(kwargs or {}))
-
-    return OnCrossEntropy

@@ -6,21 +6,19 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Number
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from surefit.batches.field import IGNORE_INDEX, NUM_TARGETS, OWN, SEQUENCES
 from surefit.findings import Finding, note, rule
-from surefit.kernels.packed_body import Varlen
 from surefit.kernels.sparse_head import SparseHead
+from surefit.kernels.varlen_attention import Varlen
 from surefit.models.auxiliary_loss import AuxiliaryLoss
-from surefit.models.class_scores import SingleLogit, StepScores
-from surefit.models.load_weights import MODEL_FAILED, UNSUITABLE_MODEL
-from surefit.models.module_outputs import Key, as_outputs
+from surefit.models.module_outputs import OutputReader
+from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.tasks.task_spec import Batch, Loss
-
-if TYPE_CHECKING:
-    from torch import nn
 
 FORWARD_NEEDS_LABELS = rule(
     "SF317",
@@ -74,14 +72,8 @@ class Call:
     clock: Clock | None = None
     """What the training loop sets before each step, where forward has such arguments."""
     clock_arguments: tuple[str, ...] = ()
-    num_outputs: int | None = None
-    """Scores per row that the task needs: which of several unnamed outputs they are."""
-    single_logit: SingleLogit | None = None
-    """How one score for two classes becomes two; None where the task needs each score."""
-    step_scores: StepScores | None = None
-    """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
-    asked: Key | None = None
-    """The output that the user names, of several."""
+    reads: OutputReader = field(default_factory=OutputReader)
+    """How what forward returns is read."""
     targets: TargetUse = TargetUse()
     blank: tuple[str, ...] = ()
     """Columns whose values forward does not get, but zeros."""
@@ -94,11 +86,6 @@ class Call:
             return replace(self, blank=hidden)
         return replace(self, arguments={a: c for a, c in self.arguments.items() if c not in hidden})
 
-    @property
-    def sizes(self) -> tuple[int | None, ...]:
-        """Scores per row that the logits may have, the preferred number first."""
-        return (self.num_outputs, None if self.single_logit is None else 1)
-
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
@@ -110,8 +97,8 @@ class Call:
         if "position_ids" in batch and "row_lengths" in batch:
             given |= self.varlen.arguments(batch)
         given |= {name: getattr(self.clock, name) for name in self.clock_arguments}
-        if self.step_scores is not None:
-            given = self.step_scores.inputs(given, self.arguments)
+        if self.reads.step_scores is not None:
+            given = self.reads.step_scores.inputs(given, self.arguments)
 
         def run() -> Any:
             with self.varlen.packing(batch):
@@ -122,15 +109,14 @@ class Call:
         return self.head(run, batch)
 
     def _outputs(self, model: Any, given: Mapping[str, Any], batch: Batch) -> Any:
-        if self.auxiliary is None:
-            raw = model(**given, **self.fixed)
-            outputs = as_outputs(self._with_row(raw, given), *self.sizes, asked=self.asked)
-            if outputs is not raw:
-                outputs.raw = raw
-            return self._unified(outputs, batch)
-        raw = self.auxiliary(model, {**given, **self.fixed}, batch)
-        outputs = as_outputs(raw, asked=self.asked)
-        outputs.auxiliary_loss, outputs.loss = outputs.loss, None
+        if self.auxiliary is not None:
+            outputs = self.reads(self.auxiliary(model, {**given, **self.fixed}, batch), batch)
+            outputs.auxiliary_loss, outputs.loss = outputs.loss, None
+            return outputs
+        raw = model(**given, **self.fixed)
+        outputs = self.reads(self._with_row(raw, given), batch)
+        if outputs is not raw:
+            outputs.raw = raw
         return outputs
 
     def _with_row(self, raw: Any, given: Mapping[str, Any]) -> Any:
@@ -139,25 +125,8 @@ class Call:
         if sizes[:1] != [1] or not hasattr(raw, "ndim") or raw.ndim > 1:
             return raw
         takes_targets = any(name in self.targets.columns for name in self.arguments.values())
-        is_row = len(raw) == self.num_outputs != 1 if raw.ndim else not takes_targets
+        is_row = len(raw) == self.reads.num_outputs != 1 if raw.ndim else not takes_targets
         return raw[None] if is_row else raw
-
-    def _unified(self, outputs: Any, batch: Batch) -> Any:
-        """The outputs with scores for each time step, and for each of two classes."""
-        found = logits = outputs.logits
-        if logits is None:
-            return outputs
-        if self.single_logit is not None:
-            logits = self.single_logit.with_axis(logits)
-        if self.step_scores is not None:
-            logits = self.step_scores(logits, batch["inputs_embeds"].shape[1])
-        if self.single_logit is not None:
-            logits = self.single_logit.of_both(logits)
-        if logits is found:
-            return outputs
-        raw, loss = getattr(outputs, "raw", outputs), getattr(outputs, "loss", None)
-        single_logit = self.single_logit is not None and self.single_logit.is_alone(found)
-        return SimpleNamespace(logits=logits, loss=loss, raw=raw, single_logit=single_logit)
 
 
 @dataclass
@@ -173,15 +142,13 @@ class Names:
     """What else is known about the columns of a batch.
 
     `other` has further names of a column: the user's own, and its role. `inputs` are the columns
-    that forward may read, in the order of the data. `num_outputs` is what the task needs;
-    with `single_logit`, one will do for two classes. `asked` is the output that the user names.
+    that forward may read, in the order of the data. `reads` is how the task reads what a module of
+    one's own returns.
     """
 
     other: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
-    num_outputs: int | None = None
-    single_logit: SingleLogit | None = None
-    asked: Key | None = None
+    reads: OutputReader = field(default_factory=OutputReader)
 
 
 def match_arguments(
@@ -196,7 +163,8 @@ def match_arguments(
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if is_transformers(module):
-        return replace(_match_transformers(module, columns, names), asked=known.asked), []
+        call = _match_transformers(module, columns, names)
+        return replace(call, reads=OutputReader(known.reads.asked)), []
     given = {c: c for c in columns if c in names}
     for name, column in known.other.items():
         is_free = name not in given and column not in given.values()
@@ -241,9 +209,7 @@ def match_arguments(
         given,
         clock=Clock() if clock else None,
         clock_arguments=tuple(clock),
-        num_outputs=known.num_outputs,
-        single_logit=known.single_logit,
-        asked=known.asked,
+        reads=known.reads,
         targets=TargetUse(required=needs_labels),
     )
     return call, found
@@ -341,8 +307,6 @@ class OwnLoss:
 
 def _check_form(value: Any) -> None:
     """Refuse what is neither one number nor a sum and a count."""
-    import torch
-
     parts = value if isinstance(value, tuple) else (value,)
     are_numbers = all(isinstance(part, torch.Tensor | Number) for part in parts)
     if are_numbers and len(parts) == (2 if isinstance(value, tuple) else 1):

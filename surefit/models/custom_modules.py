@@ -1,28 +1,34 @@
-"""Opens a custom nn.Module: `module:function`, or a Python object passed in."""
+"""Opens a custom nn.Module: `module:function`, a Python object passed in, or one that was trained.
+
+The folder of a trained module holds its weights and the name of its code, and brings no permission
+to run that code. `tiny:mlp` is a module of surefit's own that is saved in the same way.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+import torch
+from torch import nn
+
+from surefit.core.foreign import read_json
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import rule
-from surefit.models.audio_inputs import module_inputs
-from surefit.models.load_weights import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.module_inputs import find_size_mismatch, module_hints
+from surefit.models.module_inputs import audio_of_module, find_size_mismatch, module_hints
+from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL, report_new
 from surefit.tasks.task_spec import Head
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
-
-if TYPE_CHECKING:
-    from torch import nn
+from surefit.user_code.run_code import code_of_folder
 
 OTHER_FEATURE_SIZE = rule(
     "SF433",
@@ -32,7 +38,11 @@ OTHER_FEATURE_SIZE = rule(
     fix="Build the module for the feature size of the data, or project the features first.",
 )
 
-
+WEIGHTS = "model.safetensors"
+RECIPE = "module.json"
+"""How a saved module is built again."""
+MLP_NAME = "tiny:mlp"
+MLP_SIZE = 256
 Made = TypeVar("Made")
 SIZE_NAMES = frozenset(
     {"num_classes", "num_labels", "n_classes", "classes", "num_outputs", "output_size"}
@@ -41,8 +51,6 @@ SIZE_NAMES = frozenset(
 
 def open_object(module: Any) -> ModelSource:
     """A source that returns the module passed in."""
-    from torch import nn
-
     if not isinstance(module, nn.Module):
         raise UsageError(
             f"model is a {type(module).__name__}; expected a name or a torch.nn.Module.",
@@ -56,7 +64,7 @@ def open_object(module: Any) -> ModelSource:
         lambda head, encoder: _check_feature_size(module, head, encoder),
         recipe={"class": name},
         hints=lambda: module_hints(module),
-        audio=lambda: module_inputs(module),
+        audio=lambda: audio_of_module(module),
     )
 
 
@@ -69,11 +77,12 @@ def _check_feature_size(module: nn.Module, head: Head | None, encoder: Encoder) 
     mismatch = find_size_mismatch(module, fitted["longest"], size)
     if mismatch is None:
         return Built(module)
+    layer, expected = mismatch
     raise OTHER_FEATURE_SIZE.error(
-        f"layer {mismatch.layer!r} of {type(module).__name__} expects feature size "
-        f"{mismatch.expected}, the data has {size}.",
+        f"layer {layer!r} of {type(module).__name__} expects feature size {expected}, the data has "
+        f"{size}.",
         fix=f"Build the module for feature size {size}, or project the features: in __init__, "
-        f"self.projection = surefit.AdaptiveProjection({mismatch.expected}, {size}); in forward, "
+        f"self.projection = surefit.AdaptiveProjection({expected}, {size}); in forward, "
         "inputs_embeds = self.projection(inputs_embeds).",
     )
 
@@ -123,14 +132,12 @@ def open_function(name: str, code: CodeGate) -> ModelSource:
         untrained=True,
         recipe={"function": name},
         hints=lambda: look(module_hints, Hints()),
-        audio=lambda: look(module_inputs, None),
+        audio=lambda: look(audio_of_module, None),
     )
 
 
 def call_factory(function: Callable[..., Any], name: str, size: int | None) -> nn.Module:
     """Call the user's function; its errors are reported with file and line."""
-    from torch import nn
-
     arguments = _size_argument(function, size)
     try:
         # stdout is for results, so the output of user code goes to stderr
@@ -173,3 +180,131 @@ def _innermost(error: BaseException, file: str | None) -> str:
             line = trace.tb_lineno
         trace = trace.tb_next
     return f" ({file}, line {line})" if line is not None else ""
+
+
+def open_mlp() -> ModelSource:
+    """`tiny:mlp`, a small network that is sized to the columns and classes of the data."""
+    return ModelSource(
+        MLP_NAME,
+        "tiny",
+        _build_mlp,
+        makes_tokenizer=True,
+        untrained=True,
+        auto_classes=frozenset(),
+        recipe={"tiny": MLP_NAME},
+        hints=lambda: Hints(reads_vectors=lambda size: True),
+    )
+
+
+def _build_mlp(head: Head | None, encoder: Encoder) -> Built:
+    width = encoder.fitted.get("width")
+    if width is None or head is None or head.size is None or head.body is not None:
+        raise UNSUITABLE_MODEL.error(
+            f"{MLP_NAME} reads tabular rows and vectors, and the task {encoder.task} reads "
+            f"{', '.join(encoder.roles.values()) or 'whole rows'}.",
+            fix="Choose another model, or the task tabular-classification or regression.",
+        )
+    mean, scale = encoder.fitted.get("feature_mean"), encoder.fitted.get("feature_scale")
+    return Built(make_mlp(width, head.size(encoder), mean, scale))
+
+
+def make_mlp(
+    width: int, num_outputs: int, mean: list[float] | None, scale: list[float] | None
+) -> nn.Module:
+    """Three times linear, norm, GELU and dropout, and a linear output: (B, W) to (B, C).
+
+    Inputs whose means and scales are known are standardised first.
+    """
+
+    class MLP(nn.Module):
+        mean: torch.Tensor | None
+        scale: torch.Tensor | None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(*(layer(size) for size in (width, MLP_SIZE, MLP_SIZE)))
+            self.head = nn.Linear(MLP_SIZE, num_outputs)
+            for name, values in (("mean", mean), ("scale", scale)):
+                self.register_buffer(name, None if values is None else torch.tensor(values))
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            if self.mean is not None and self.scale is not None:
+                features = (features - self.mean) / self.scale
+            logits: torch.Tensor = self.head(self.body(features))
+            return logits
+
+    def layer(size: int) -> nn.Module:
+        norm = nn.LayerNorm(MLP_SIZE)
+        return nn.Sequential(nn.Linear(size, MLP_SIZE), norm, nn.GELU(), nn.Dropout(0.1))
+
+    return MLP()
+
+
+def find_module_folder(name: str) -> Path | None:
+    """The folder with the recipe of a custom module: `name` itself, or the model of a run."""
+    places = (Path(name), Path(name) / "model")
+    return next((place for place in places if (place / RECIPE).is_file()), None)
+
+
+def open_recipe(name: str, recipe: Mapping[str, Any], code: CodeGate) -> ModelSource:
+    """The source that a saved module was built by; `name` is its folder."""
+    if recipe.get("tiny") == MLP_NAME:
+        return open_mlp()
+    if "function" in recipe:
+        return open_function(recipe["function"], code)
+    raise UsageError(
+        f"{name} has a {recipe['class']} that was passed in from Python; the folder does not have "
+        "its code.",
+        f"From Python, load it into your module: surefit.load({name!r}, model=my_module).",
+    )
+
+
+def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: bool) -> ModelSource:
+    """A source that builds the module as its run did, with the weights of the folder."""
+    gate = code_of_folder(code, Path(name), _run_id(folder))
+    source = open_recipe(name, read_json(folder / RECIPE, dict[str, Any]), gate)
+    if from_scratch:
+        return source
+
+    def build(head: Head | None, encoder: Encoder) -> Built:
+        return _with_weights(source.build(head, encoder), folder / WEIGHTS, name)
+
+    return replace(source, name=name, build=build, untrained=False)
+
+
+def _run_id(folder: Path) -> Any:
+    """The id of the run that the folder is the model of; None for an export."""
+    plan = folder.parent / "plan.json"
+    if folder.name != "model" or not plan.is_file():
+        return None
+    return read_json(plan, dict[str, Any]).get("run_id")
+
+
+def _with_weights(built: Built, path: Path, name: str) -> Built:
+    """The module with the weights that fit it; those of another size start untrained."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        saved = load_file(str(path))
+    except (OSError, SafetensorError) as error:
+        raise UNSUITABLE_MODEL.error(
+            f"The weights {path} cannot be read: {str(error).splitlines()[0]}",
+            fix="Export the model again.",
+        ) from None
+    module = built.module
+    own = module.state_dict()
+    shared = saved.keys() & own.keys()
+    fitting = {key: saved[key] for key in shared if saved[key].shape == own[key].shape}
+    if not fitting:
+        raise UNSUITABLE_MODEL.error(
+            f"The weights of {name} fit no layer of the module that its code makes.",
+            fix="Use the code that the module was trained with.",
+        )
+    module.load_state_dict(fitting, strict=False)
+    loaded = {own[key].data_ptr() for key in fitting}  # shared weights are saved once
+    new = sorted(k for k, v in own.items() if k not in fitting and v.data_ptr() not in loaded)
+    if not new:
+        return built
+    findings = (*built.findings, *report_new(new))
+    return replace(built, findings=findings, newly_initialized=tuple(new))

@@ -1,17 +1,38 @@
-"""The torch modules for feature sequences: AdaptiveProjection and FeatureModel.
+"""Models for feature sequences: AdaptiveProjection and FeatureModel, built, saved and reused.
 
 A transformers model reads `inputs_embeds` of one size. The AdaptiveProjection maps features to
-that size; the body is any AutoModel that reads embeddings.
+that size; the body is any AutoModel that reads embeddings. It is saved as a transformers folder;
+`features.json` and `features.safetensors` hold what transformers has no class for: the projection,
+the head and the mask vector.
 """
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from surefit.errors import UsageError
+from surefit.core import files
+from surefit.core.foreign import read_json
+from surefit.data.data_rules import WRONG_SHAPE
+from surefit.encode.encoder import Encoder
+from surefit.errors import UsageError, describe_error
+from surefit.findings import Finding, note, rule
+from surefit.kernels.sparse_head import find_input_embedding
+from surefit.models.model_source import Built
+from surefit.models.transformers_models import (
+    UNSUITABLE_MODEL,
+    ProjectionPlan,
+    load_weights,
+    new_model,
+    plan_projection,
+    quiet_transformers,
+    resize_config,
+)
+from surefit.tasks.task_spec import Head
 
 Reads = Literal["rows", "steps", "step_classes"]
 
@@ -37,7 +58,6 @@ class AdaptiveProjection(nn.Module):
         channels = () if width is None else (width,)
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("scale", torch.ones(channels))
-        self.before: str | None = None  # the layer of a custom module that it is inserted before
         self.linear: nn.Linear = (
             nn.LazyLinear(hidden_size) if width is None else nn.Linear(width, hidden_size)
         )
@@ -136,3 +156,230 @@ class FeatureModel(nn.Module):
         mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
         pooled: torch.Tensor = self.head((hidden * mask).sum(1) / mask.sum(1).clamp(min=1))
         return pooled
+
+
+READS_FEATURES = "Choose a text encoder or decoder, such as tiny:bert, or a custom module."
+
+FEATURES_PROJECTED = rule(
+    "SF325",
+    "fixed",
+    "features projected to the model's input size",
+    why=(
+        "A transformers model reads embeddings of one size. A linear layer, trained and saved with "
+        "the model, projects the features to it."
+    ),
+    fix="Nothing to do.",
+)
+
+PROJECTION_LEFT_OUT = rule(
+    "SF327",
+    "warning",
+    "trained projection not reused",
+    why="The model was trained on another feature size, so a new projection starts untrained.",
+    fix="Pass features of the size that the model was trained on, if they should be the same.",
+    accept="A new projection is trained.",
+)
+
+CONFIG_FOLLOWS_DATA = rule(
+    "SF432",
+    "fixed",
+    "model config follows the data",
+    why="An untrained model is built for the feature size and the sequence length of its rows.",
+    fix="",
+)
+
+
+def build_feature_model(
+    name: str,
+    config: Any,
+    head: Head,
+    encoder: Encoder,
+    from_scratch: bool,
+    trust_remote_code: bool = False,
+) -> Built:
+    """A FeatureModel sized to the data, with the layers of an earlier one that `name` holds."""
+    _check_config(name, config)
+    fitted = encoder.fitted
+    if fitted["width"] is None:
+        column = encoder.roles["features"]
+        message = f"No training row of column {column!r} has the axes [steps, width]."
+        raise WRONG_SHAPE.error(message, column=column)
+    assert head.size is not None
+    assert head.body is not None
+    notes = _fit_config(name, config, head, encoder, from_scratch)
+    plan = plan_projection(fitted["width"], fitted["longest"], config)
+    built = _load_body(name, config, from_scratch, trust_remote_code)
+    _check_body(name, built.module)
+    std = _embedding_std(built.module)
+    module = FeatureModel(
+        built.module,
+        _new_projection(plan, fitted, std),
+        nn.Linear(plan.hidden_size, head.size(encoder)),
+        head.body,
+    )
+    nn.init.normal_(module.mask_vector, std=std)
+    folder = Path(name)
+    if from_scratch or not has_feature_layers(folder):
+        new = FEATURES_PROJECTED.finding(_describe(name, plan, "A new"))
+        return Built(module, (*notes, *built.findings, new))
+    found = _reuse_layers(module, folder, plan)
+    return Built(module, (*built.findings, *found))
+
+
+def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bool) -> Built:
+    """A transformers model without a head."""
+    from transformers import AutoModel
+
+    with quiet_transformers():
+        if not from_scratch:
+            return load_weights(AutoModel, name, config, trust_remote_code)
+        try:
+            return Built(new_model(AutoModel, config, trust_remote_code))
+        except Exception as error:  # some architectures can only be built with a head
+            what = f"{describe_error(error)}"
+            raise UNSUITABLE_MODEL.error(
+                f"{name} cannot be built without a head: {what}", fix=READS_FEATURES
+            ) from error
+
+
+def _fit_config(
+    name: str, config: Any, head: Head, encoder: Encoder, from_scratch: bool
+) -> list[Finding]:
+    """Set the class count of any config, and the sizes of an untrained body's."""
+    if head.body != "steps" and head.size is not None:
+        config.num_labels = head.size(encoder)
+    if not from_scratch or name.startswith("tiny:"):  # a tiny body is always built for the data
+        return []
+    changed = resize_config(config, encoder.fitted["width"], encoder.fitted["longest"])
+    return [CONFIG_FOLLOWS_DATA.finding(f"{name}: {', '.join(changed)}.")] if changed else []
+
+
+def _check_config(name: str, config: Any) -> None:
+    from transformers import AutoModel
+
+    known = type(config) in AutoModel._model_mapping or hasattr(config, "auto_map")
+    has_decoder = getattr(config, "is_encoder_decoder", False)
+    if has_decoder or not known or not hasattr(config.get_text_config(), "hidden_size"):
+        what = "an encoder and a decoder" if has_decoder else "no body that reads features"
+        raise UNSUITABLE_MODEL.error(
+            f"{name} is a {config.model_type} model, which has {what}.", fix=READS_FEATURES
+        )
+
+
+def _check_body(name: str, body: nn.Module) -> None:
+    if "inputs_embeds" not in inspect.signature(body.forward).parameters:
+        raise UNSUITABLE_MODEL.error(
+            f"{name} is a {type(body).__name__}; its forward has no argument inputs_embeds.",
+            fix=READS_FEATURES,
+        )
+
+
+def _embedding_std(body: Any) -> float:
+    """The standard deviation of the body's embeddings, which its norms are made for."""
+    embedding = find_input_embedding(body)
+    return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
+
+
+def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptiveProjection:
+    """A projection whose outputs have the standard deviation of the embeddings they replace."""
+    projection = AdaptiveProjection(plan.input_size, plan.feature_size)
+    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
+    nn.init.normal_(projection.linear.weight, std=std / plan.feature_size**0.5)
+    nn.init.zeros_(projection.linear.bias)
+    return projection
+
+
+def _describe(name: str, plan: ProjectionPlan, which: str) -> str:
+    room = f", which has {plan.positions} positions" if plan.positions is not None else ""
+    return (
+        f"{which} projection maps feature size {plan.feature_size} (sequence length up to "
+        f"{plan.longest}) to input size {plan.input_size} of {name}{room}."
+    )
+
+
+def _reuse_layers(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> list[Finding]:
+    """Load the folder's trained layers that fit this model, and report which they are."""
+    sizes, saved = read_sizes(folder), read_weights(folder)
+    own = module.state_dict()
+    usable = {key: value for key, value in saved.items() if own[key].shape == value.shape}
+    if sizes["reads"] != module.reads:
+        usable = {key: value for key, value in usable.items() if not key.startswith("head.")}
+    if sizes["width"] != plan.feature_size:
+        usable = {k: v for k, v in usable.items() if not k.startswith("projection.")}
+    module.load_state_dict(usable, strict=False)
+    found = []
+    if "head.weight" not in usable:
+        found.append(note("2 weights start untrained: head.weight, head.bias"))
+    reused = sorted({key.split(".")[0].replace("_", " ") for key in usable})
+    new = sorted({key.split(".")[0] for key in saved} - {key.split(".")[0] for key in usable})
+    rest = f"; new: {', '.join(new)}" if new else ""
+    found.append(note(f"Reused from {folder}: body, {', '.join(reused)}{rest}."))
+    if sizes["width"] == plan.feature_size:
+        return [*found, FEATURES_PROJECTED.finding(_describe(str(folder), plan, "The trained"))]
+    message = (
+        f"{folder} was trained on feature size {sizes['width']}; the data has feature size "
+        f"{plan.feature_size}."
+    )
+    return [
+        *found,
+        PROJECTION_LEFT_OUT.finding(message),
+        FEATURES_PROJECTED.finding(_describe(str(folder), plan, "A new")),
+    ]
+
+
+SIZES = "features.json"
+WEIGHTS = "features.safetensors"
+FORMAT_VERSION = 1
+
+
+def has_feature_layers(folder: Path) -> bool:
+    """Whether the folder holds the layers of a FeatureModel."""
+    return (folder / SIZES).is_file()
+
+
+def trained_feature_size(folder: Path) -> int:
+    """The feature size that the folder's projection expects."""
+    return int(read_sizes(folder)["width"])
+
+
+def save_feature_layers(module: Any, folder: Path) -> None:
+    """Write projection, head and mask vector."""
+    from safetensors.torch import save_file
+
+    ours = {k: v for k, v in module.state_dict().items() if not k.startswith("body.")}
+    save_file({k: v.detach().cpu().contiguous() for k, v in ours.items()}, str(folder / WEIGHTS))
+    projection = module.projection.linear
+    files.write_json(
+        folder / SIZES,
+        {
+            "format_version": FORMAT_VERSION,
+            "reads": module.reads,
+            "width": projection.in_features,
+            "input_size": projection.out_features,
+            "hidden_size": module.head.in_features,
+            "outputs": module.head.out_features,
+        },
+    )
+
+
+def load_feature_layers(module: nn.Module, folder: Path) -> None:
+    """Load the saved projection, head and mask vector into a FeatureModel of their sizes."""
+    module.load_state_dict({**module.state_dict(), **read_weights(folder)})
+
+
+def read_weights(folder: Path) -> dict[str, Any]:
+    """The saved tensors of projection, head and mask vector, by their names."""
+    from safetensors.torch import load_file
+
+    return dict(load_file(str(folder / WEIGHTS)))
+
+
+def read_sizes(folder: Path) -> dict[str, Any]:
+    """The saved sizes of the layers, where `width` is the feature size."""
+    sizes = read_json(folder / SIZES, dict[str, Any])
+    if sizes.get("format_version") != FORMAT_VERSION:
+        raise UsageError(
+            f"{folder / SIZES} was written by another version of surefit.",
+            "Use the version that wrote it.",
+        )
+    return dict(sizes)

@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from surefit.kernels.fused_lora import fuse_adapters
 from surefit.models.lora import (
@@ -28,10 +31,6 @@ from surefit.models.lora_files import base_fingerprint, base_name
 from surefit.models.lora_targets import find_matrices
 from surefit.models.model_source import ModelSource
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
 
 def may_lower(module: nn.Module, source: ModelSource) -> bool:
     """Whether the frozen matrices of a model may be cast: its base is read from its own files."""
@@ -43,8 +42,6 @@ def may_lower(module: nn.Module, source: ModelSource) -> bool:
 
 def lower_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
     """Cast the frozen matrices of an adapted model to `dtype`, in place; None leaves them."""
-    import torch
-
     if dtype is None:
         return
     part: Any = adapted_part(module)

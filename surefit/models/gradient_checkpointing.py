@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from surefit.findings import rule
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CANNOT_CHECKPOINT = rule(
     "SF404",

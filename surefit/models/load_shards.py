@@ -1,6 +1,6 @@
-"""Gives a transformers model that was divided without values its weights: read, or drawn anew.
+"""Gives a transformers model that was sharded without values its weights: read, or drawn anew.
 
-The model is built on the meta device; each process reads the rows that it holds. transformers
+The model is built on the meta device; each process reads the rows of its shards. transformers
 renames the weights of a file as its own loader does. A model whose weights it also converts (joins
 experts, splits matrices) is loaded whole instead. Weights that no file has are drawn one by one.
 """
@@ -9,38 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from surefit.core.foreign import read_json
 from surefit.errors import RunFailedError
-from surefit.models.load_weights import fit_embeddings, new_model, report_new
 from surefit.models.model_source import Built
-from surefit.models.sharding import (
-    is_divided,
-    own_rows,
-    unique_tensors,
-)
-
-if TYPE_CHECKING:
-    from torch import nn
+from surefit.models.sharding import assign, is_dtensor, own_rows, own_shard, unique_tensors
+from surefit.models.transformers_models import fit_embeddings, new_model, report_new
 
 
 def draw_weight(template: nn.Module, names: tuple[str, ...], seed: int) -> Any:
     """The whole weight, which has these names in the template: the module on the meta device."""
-    import torch
-    from torch import nn
-
     empty = template.get_parameter(names[0])
     whole = nn.Parameter(torch.full(empty.shape, math.nan, dtype=empty.dtype), requires_grad=False)
     words = hashlib.blake2b(f"{seed} {names[0]}".encode(), digest_size=8).digest()
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _placed(template, names, whole):
-        torch.manual_seed(int.from_bytes(words, "little"))
-        _fill(template, names[0], whole)
+    assign(template, names, whole)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(int.from_bytes(words, "little"))
+            _fill(template, names[0], whole)
+    finally:
+        assign(template, names, empty)  # no weight of the template keeps values
     if whole.isnan().any():
         raise RunFailedError(
             f"The model does not say how {names[0]} starts: neither its layer nor the model "
@@ -50,28 +45,7 @@ def draw_weight(template: nn.Module, names: tuple[str, ...], seed: int) -> Any:
     return whole
 
 
-@contextmanager
-def _placed(template: nn.Module, names: tuple[str, ...], whole: Any) -> Iterator[None]:
-    """Put the weight into the template, in which no other weight has values."""
-    places = [(template.get_submodule(path), last) for path, last in map(_split, names)]
-    before = [owner._parameters[last] for owner, last in places]
-    for owner, last in places:
-        owner._parameters[last] = whole
-    try:
-        yield
-    finally:
-        for (owner, last), parameter in zip(places, before, strict=True):
-            owner._parameters[last] = parameter
-
-
-def _split(name: str) -> tuple[str, str]:
-    path, _, last = name.rpartition(".")
-    return path, last
-
-
 def _fill(template: nn.Module, name: str, whole: Any) -> None:
-    from torch import nn
-
     if ".lora_A." in name:
         nn.init.kaiming_uniform_(whole, a=math.sqrt(5))
     elif ".lora_B." in name:
@@ -82,7 +56,7 @@ def _fill(template: nn.Module, name: str, whole: Any) -> None:
             "Use plain LoRA (lora.dora=false), or processes with more memory.",
         )
     else:
-        _fill_as_model(template, _split(name)[0])
+        _fill_as_model(template, name.rpartition(".")[0])
 
 
 def _fill_as_model(template: nn.Module, path: str) -> None:
@@ -109,6 +83,8 @@ def _fill_as_model(template: nn.Module, path: str) -> None:
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 COPIED, ORIGINAL = ".modules_to_save.default.", ".original_module."
 """peft trains a copy of a module: the weights of the copy start as those of the original."""
+PLACE = "_surefit_place"
+"""The attribute of a weight without values that has its Place."""
 
 
 @dataclass(frozen=True)
@@ -120,56 +96,41 @@ class Place:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class LateWeights:
-    """Where the values of a model without values are, by its parameters and buffers."""
+def late_weights(module: nn.Module) -> dict[str, Place] | None:
+    """Where the values of a model without values are, by the names of its weights now.
 
-    places: tuple[tuple[Any, Place], ...]
-
-    def by_name(self, module: nn.Module) -> dict[str, Place]:
-        """The places by the names that the weights have now; to be called before the division."""
-        known = {id(tensor): place for tensor, place in self.places}
-        named = {}
-        for first, (tensor, names) in unique_tensors(module).items():
-            place = known.get(id(tensor))
-            if place is not None:
-                named[first] = place
-                named |= dict.fromkeys(names, place)
-        for name in list(named):
-            if ORIGINAL in name:
-                named[name.replace(ORIGINAL, COPIED)] = named[name]
-        return named
-
-
-_LATE: WeakKeyDictionary[Any, LateWeights] = WeakKeyDictionary()
-
-
-def late_weights(module: nn.Module) -> LateWeights | None:
-    """Where the weights of a module without values are, if `build_late` has built it."""
-    return _LATE.get(module)
+    None if the module has its values. To be called before the module is sharded.
+    """
+    if not any(parameter.is_meta for parameter in module.parameters()):
+        return None
+    named: dict[str, Place] = {}
+    for tensor, names in unique_tensors(module).values():
+        place = getattr(tensor, PLACE, None)
+        if place is not None:
+            named |= dict.fromkeys(names, place)
+    copies = {n.replace(ORIGINAL, COPIED): place for n, place in named.items() if ORIGINAL in n}
+    return named | copies
 
 
 def build_late(
     auto: Any, config: Any, folder: Path | None, tokenizer: Any, trust_remote_code: bool
 ) -> Built | None:
-    """A model without values, which it gets when it is divided; without a folder, drawn ones.
+    """A model without values, which it gets when it is sharded; without a folder, drawn ones.
 
     None if it has to be loaded or drawn whole.
     """
-    from torch.nn.utils.parametrize import is_parametrized
-
     model = build_empty(auto, config, trust_remote_code)
     places = {} if folder is None else find_places(model, folder)
     if places is None or (folder is None and any(map(is_parametrized, model.modules()))):
         return None  # a weight that is computed from others starts with them
     built = fit_embeddings(Built(model), tokenizer)
     state = model.state_dict(keep_vars=True)
-    _LATE[model] = LateWeights(tuple((state[name], place) for name, place in places.items()))
+    for name, place in places.items():
+        setattr(state[name], PLACE, place)
     if folder is None:
         return built
-    known = {id(state[name]) for name in places}
     weights = unique_tensors(model).items()
-    new = [first for first, (weight, _) in weights if weight.is_meta and id(weight) not in known]
+    new = [name for name, (weight, _) in weights if weight.is_meta and not hasattr(weight, PLACE)]
     return replace(built, findings=(*built.findings, *report_new(new)), newly_initialized=(*new,))
 
 
@@ -251,15 +212,14 @@ def build_empty(auto: Any, config: Any, trust_remote_code: bool) -> Any:
     return model
 
 
-def fill_divided(
+def fill_shards(
     module: nn.Module, places: dict[str, Place], device: Any, seed: int, template: nn.Module
 ) -> list[str]:
-    """Give a divided module on the meta device its values; returns the weights that no file has.
+    """Give a sharded module on the meta device its values; returns the weights that no file has.
 
-    Those are drawn (`draw_weights.py`). `template` is the module before it was divided, without
-    values. Of embeddings that were enlarged for the tokenizer, the added rows are drawn.
+    Those are drawn. `template` is the module before it was sharded, without values. Of embeddings
+    that were enlarged for the tokenizer, the added rows are drawn.
     """
-    import torch
     from safetensors import safe_open
 
     fresh: list[str] = []
@@ -271,26 +231,23 @@ def fill_divided(
             if place is not None:
                 wanted.setdefault(place.file, []).append((target, place))
             if tensor.is_meta and (place is None or place.shape != tuple(tensor.shape)):
-                _copy_share(draw_weight(template, names, seed), target)
+                _copy_shard(draw_weight(template, names, seed), target)
                 fresh += [first] if place is None else []
         for file, targets in wanted.items():
             with safe_open(str(file), "pt") as opened:
                 for target, place in targets:
-                    _copy_share(opened.get_slice(place.key), target, *place.shape[:1])
+                    _copy_shard(opened.get_slice(place.key), target, *place.shape[:1])
     return fresh
 
 
 def _materialize(module: nn.Module, names: tuple[str, ...], tensor: Any, device: Any) -> Any:
-    """A parameter with memory for the own share, in all places of the one without."""
-    import torch
-    from torch import nn
-
-    if is_divided(tensor):
+    """A tensor with memory for the own shard, in all places of the one without."""
+    if is_dtensor(tensor):
         from torch.distributed.tensor import DTensor
 
-        share = torch.empty_like(tensor.to_local(), device=device)
+        shard = torch.empty_like(tensor.to_local(), device=device)
         whole: Any = DTensor.from_local(
-            share,
+            shard,
             tensor.device_mesh,
             tensor.placements,
             run_check=False,
@@ -299,26 +256,16 @@ def _materialize(module: nn.Module, names: tuple[str, ...], tensor: Any, device:
         )
     else:
         whole = torch.empty_like(tensor, device=device)
-    is_parameter = isinstance(tensor, nn.Parameter)
-    made = nn.Parameter(whole, tensor.requires_grad) if is_parameter else whole
-    for owner, last in _owners(module, names):
-        (owner._parameters if is_parameter else owner._buffers)[last] = made
-    return made
+    return assign(module, names, whole)
 
 
-def _owners(module: nn.Module, names: tuple[str, ...]) -> Iterator[tuple[nn.Module, str]]:
-    for name in names:
-        place, _, last = name.rpartition(".")
-        yield module.get_submodule(place), last
-
-
-def _copy_share(source: Any, target: Any, num_rows: int | None = None) -> None:
+def _copy_shard(source: Any, target: Any, num_rows: int | None = None) -> None:
     """Copy the rows that this process holds, of those that the source has."""
-    share = target.to_local() if is_divided(target) else target
+    shard = own_shard(target)
     if not target.dim():
-        share.copy_(source[...])
+        shard.copy_(source[...])
         return
     rows = own_rows(target)
     stop = rows.stop if num_rows is None else min(rows.stop, num_rows)
     if rows.start < stop:
-        share[: stop - rows.start].copy_(source[rows.start : stop])
+        shard[: stop - rows.start].copy_(source[rows.start : stop])

@@ -6,14 +6,18 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from surefit.config import Lora
 from surefit.findings import Finding, note, rule
 from surefit.kernels.choose_head import find_output_embedding
 from surefit.kernels.fused_lora import fuse_adapters
-from surefit.models.load_weights import NO_LORA_TARGET
+from surefit.models.feature_model import FeatureModel
 from surefit.models.lora_targets import (
+    NO_LORA_TARGET,
     find_fully_trained,
     find_targets,
     shares_weights,
@@ -21,10 +25,7 @@ from surefit.models.lora_targets import (
     suffixes_are_unique,
 )
 from surefit.models.model_source import Built
-from surefit.models.quantize import prepare_quantized
-
-if TYPE_CHECKING:
-    from torch import nn
+from surefit.models.quantize import import_peft, prepare_quantized
 
 OTHER_ADAPTERS = rule(
     "SF323",
@@ -74,6 +75,7 @@ def adapt(
     built: Built, settings: Lora, num_outputs: int | None, auto_class: str | None
 ) -> tuple[Adaptation, list[Finding]]:
     """Freeze the model and insert adapters, in place; heads and new tokens are trained in full."""
+    import_peft()
     part = adapted_part(built.module)
     found: list[Finding] = []
     if not is_adapted(built.module):
@@ -152,8 +154,6 @@ def insert_adapters(part: nn.Module, config: Any, fully_trained: Sequence[str] =
     from peft import inject_adapter_in_model
     from peft.tuners.lora import LoraLayer
     from peft.utils.other import ModulesToSaveWrapper
-    from torch import nn
-    from torch.nn.modules.conv import _ConvNd
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as one about Conv1D, which peft corrects itself
@@ -177,9 +177,7 @@ def insert_adapters(part: nn.Module, config: Any, fully_trained: Sequence[str] =
 
 def adapted_part(module: nn.Module) -> nn.Module:
     """Where the adapters are: in the body of a FeatureModel, else in the whole module."""
-    from surefit.models.feature_model_files import is_feature_model
-
-    return module.body if is_feature_model(module) else module  # type: ignore[return-value]
+    return module.body if isinstance(module, FeatureModel) else module
 
 
 def is_adapted(module: nn.Module) -> bool:

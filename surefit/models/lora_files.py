@@ -12,7 +12,10 @@ import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from surefit.core import files
 from surefit.core.foreign import read_json
@@ -27,12 +30,9 @@ from surefit.models.lora import (
     trainable_names,
 )
 from surefit.models.model_source import ModelSource
-from surefit.models.quantize import FOUR_BITS, is_quantized
-from surefit.models.sharding import is_sharded, reshard, sample_share
+from surefit.models.quantize import FOUR_BITS, import_peft, is_quantized
+from surefit.models.sharding import is_sharded, reshard, sample_shard
 from surefit.processes import gather
-
-if TYPE_CHECKING:
-    from torch import nn
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -151,6 +151,7 @@ def base_quantization(folder: Path) -> str | None:
 
 def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     """Insert the folder's adapters into their base model, in place; refuses another base model."""
+    import_peft()
     from peft import LoraConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
 
@@ -211,7 +212,6 @@ def base_fingerprint(module: nn.Module) -> str | None:
 
     None where the weights are quantized.
     """
-    import torch
     from peft.utils.other import AuxiliaryTrainingWrapper
 
     part: Any = adapted_part(module)
@@ -234,7 +234,7 @@ def base_fingerprint(module: nn.Module) -> str | None:
         if not parameter.is_floating_point():
             return None
         step = max(1, math.ceil(parameter.numel() / SAMPLED))
-        sample = sample_share(parameter.detach(), step).to("cpu", torch.float32)
+        sample = sample_shard(parameter.detach(), step).to("cpu", torch.float32)
         plain = f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"
         # As bytes: a tensor that is a view would be sent with all of the weights it is a view of.
         samples[plain] = sample.contiguous().numpy().tobytes()

@@ -5,13 +5,22 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import UninitializedParameter
+
+from surefit.findings import rule
 from surefit.kernels.choose_head import find_output_embedding
-from surefit.models.load_weights import NO_LORA_TARGET
 
-if TYPE_CHECKING:
-    from torch import nn
+NO_LORA_TARGET = rule(
+    "SF321",
+    "error",
+    "no layer for LoRA",
+    why="LoRA has no layer to adapt, so nothing would be trained.",
+    fix="Set lora.targets to layers of the model, or leave it out.",
+)
 
 
 def find_targets(
@@ -29,7 +38,7 @@ def find_targets(
     free = {
         name: layer
         for name, layer in layers.items()
-        if not _is_embedding(layer) and layer not in skipped
+        if not isinstance(layer, nn.Embedding) and layer not in skipped
     }
     linear = [name for name, layer in free.items() if _is_linear(layer)]
     found = tuple(linear or free)
@@ -64,8 +73,6 @@ def find_fully_trained(
 
     The statistics of batch norms change in training even if their weights are frozen.
     """
-    from torch.nn.modules.batchnorm import _BatchNorm
-
     names = set(_heads(part, num_outputs)) if num_outputs is not None else set()
     names |= {name for name, layer in part.named_modules() if isinstance(layer, _BatchNorm)}
     body = getattr(part, "base_model_prefix", "")
@@ -84,8 +91,6 @@ def shares_weights(part: nn.Module, layer: nn.Module) -> bool:
 
 def _heads(part: nn.Module, num_outputs: int) -> list[str]:
     """The children beside the body of a transformers model, else the last layer of that size."""
-    from torch import nn
-
     prefix = getattr(part, "base_model_prefix", None)
     if prefix and hasattr(part, prefix) and getattr(part, prefix) is not part:
         return [
@@ -142,7 +147,6 @@ def _within(name: str, parents: Iterable[str]) -> bool:
 
 
 def _is_linear(layer: nn.Module) -> bool:
-    from torch import nn
     from transformers.pytorch_utils import Conv1D
 
     if _computes_as(layer, nn.Linear, Conv1D):
@@ -156,8 +160,6 @@ def _acts_linear(layer: nn.Linear) -> bool:
     Falcon's does; a router, which returns scores and indices, does not. Those of bitsandbytes do,
     on quantized weights.
     """
-    import torch
-
     if type(layer).__module__.startswith("bitsandbytes."):
         return True
     weight = layer.weight.detach()
@@ -173,7 +175,6 @@ def _acts_linear(layer: nn.Linear) -> bool:
 
 def find_matrices(part: nn.Module) -> list[nn.Module]:
     """Layers that multiply by their own weight in `forward`, and that nothing else reads."""
-    from torch import nn
     from transformers.pytorch_utils import Conv1D
 
     owners: dict[int, int] = {}
@@ -189,16 +190,7 @@ def find_matrices(part: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _is_embedding(layer: nn.Module) -> bool:
-    from torch import nn
-
-    return isinstance(layer, nn.Embedding)
-
-
 def _adaptable(layer: nn.Module) -> bool:
-    from torch import nn
-    from torch.nn.parameter import UninitializedParameter
-
     if isinstance(getattr(layer, "weight", None), UninitializedParameter):
         return False
     if _computes_as(layer, nn.Conv1d, nn.Conv2d, nn.Conv3d):
@@ -213,8 +205,6 @@ def _computes_as(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
 
 def _bypassed(part: nn.Module) -> Iterator[nn.Module]:
     """Layers whose weights are read without calling them, so that an adapter has no effect."""
-    from torch import nn
-
     for parent in part.modules():
         if isinstance(parent, nn.MultiheadAttention):
             yield parent.out_proj

@@ -14,7 +14,7 @@ from surefit.tasks.task_spec import Head
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.models.audio_inputs import AudioInputs
+    from surefit.models.module_inputs import AudioInputs
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Built:
 class WeightLimits:
     """How many bytes of weights one process loads."""
 
-    divided: int | None = None
-    """Of a model that is divided over processes: a larger one is read share by share."""
+    sharded: int | None = None
+    """Of a model that is sharded over processes: a larger one is read shard by shard."""
     host: int | None = None
     """Of any model: a larger one is planned from its config."""
 
@@ -57,7 +57,7 @@ class ModelSource:
     weightless: bool = False
     """Whether planning has the config without the weights."""
     late: bool = False
-    """Whether its weights, too large for one process, are read once the model is divided; a model
+    """Whether its weights, too large for one process, are read once the model is sharded; a model
     that is only weightless cannot be trained."""
     code: str | None = None
     trust_remote_code: bool = False

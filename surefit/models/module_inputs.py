@@ -1,25 +1,30 @@
 """Finds the shapes that a custom module accepts by running a batch of zeros through it.
 
-A module does not declare what its forward reads.
+A module does not declare what its forward reads. Of audio, a transformers model reads what its
+feature extractor gives, and a custom module one of the forms that it is tried on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
 
 from surefit.batches.field import SEQUENCES
+from surefit.encode.audio.audio_format import KIND
 from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError
 from surefit.kernels.numerics import preserved_state
 from surefit.models.call import CLOCK, Names, is_transformers, match_arguments
+from surefit.models.transformers_models import auto_classes, quiet_transformers
 from surefit.tasks.task_spec import Batch
-
-if TYPE_CHECKING:
-    from torch import nn
 
 ROWS_TRIED = 7
 """Rows of a trial; few modules have as many outputs, so that rows are told apart."""
@@ -27,14 +32,6 @@ SEQUENCE_NAMES = {*SEQUENCES, "attention_mask"}
 """Arguments of a forward that reads sequences."""
 _SIZES = ("in_features", "input_size", "embed_dim")
 """Attributes of torch layers with the size they expect: Linear, RNN, MultiheadAttention."""
-
-
-@dataclass(frozen=True)
-class SizeMismatch:
-    """A layer or submodule that fails on the features because it expects another size."""
-
-    layer: str
-    expected: int
 
 
 def layer_input_size(layer: nn.Module) -> int | None:
@@ -54,7 +51,7 @@ def module_hints(module: nn.Module) -> Hints:
     return replace(
         known,
         layers=sizes,
-        accepts=partial(accepts, module),
+        accepts=lambda length, size: _try(module, length, size) is None,
         reads_vectors=lambda size: _gives_rows(module, "features", size),
         reads_images=partial(_gives_rows, module, "pixel_values"),
         runs_on=partial(_runs_on, module),
@@ -75,8 +72,6 @@ def first_layer(module: nn.Module) -> dict[str, Any]:
 
     `convolutions` are the channels that any of them reads.
     """
-    from torch import nn
-
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d) and layer.in_channels:
             layers = [each for each in module.modules() if isinstance(each, nn.Conv2d)]
@@ -88,20 +83,11 @@ def first_layer(module: nn.Module) -> dict[str, Any]:
 
 
 def _is_lazy(module: nn.Module) -> bool:
-    from torch.nn.parameter import is_lazy
-
     return any(is_lazy(parameter) for parameter in module.parameters())
-
-
-def accepts(module: nn.Module, length: int, feature_size: int) -> bool:
-    """Whether the module runs on two rows of zeros of that shape."""
-    return _try(module, length, feature_size) is None
 
 
 def run_once(module: nn.Module, batch: Batch, known: Names | None = None) -> Any:
     """What the module returns for a batch, without a trace of the run in it."""
-    import torch
-
     call, _ = match_arguments(module, list(batch), known)
     with preserved_state(module), torch.no_grad():
         return call(module, batch)
@@ -112,8 +98,6 @@ def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
 
     None if it reads more columns.
     """
-    import torch
-
     if SEQUENCE_NAMES & {*signature(module.forward).parameters}:
         return False
     try:
@@ -130,8 +114,6 @@ def _runs_on(
     module: nn.Module, shapes: Mapping[str, Sequence[int]], integers: Collection[str]
 ) -> bool:
     """Whether the module runs on two rows of zeros with these columns."""
-    import torch
-
     batch = {
         name: torch.zeros(2, *shape, dtype=torch.int64 if name in integers else torch.float32)
         for name, shape in shapes.items()
@@ -143,8 +125,8 @@ def _runs_on(
     return True
 
 
-def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> SizeMismatch | None:
-    """The submodule that fails on such rows, if a layer in it expects another feature size."""
+def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> tuple[str, int] | None:
+    """The submodule that fails on such rows, and the feature size that a layer in it expects."""
     if _is_lazy(module):
         return None
     failed = _try(module, length, feature_size)
@@ -155,7 +137,7 @@ def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> Siz
         return None
     part = failed.outermost or failed.layer
     name = next(name for name, each in module.named_modules() if each is part)
-    return SizeMismatch(name, expected)
+    return name, expected
 
 
 @dataclass
@@ -179,8 +161,6 @@ class _Failure:
 
 def _try(module: nn.Module, length: int, feature_size: int) -> _Failure | None:
     """None where the module runs on such rows, else where it failed."""
-    import torch
-
     batch = {
         "inputs_embeds": torch.zeros(2, length, feature_size),
         "attention_mask": torch.ones(2, length, dtype=torch.int64),
@@ -199,3 +179,101 @@ def _try(module: nn.Module, length: int, feature_size: int) -> _Failure | None:
         for hook in hooks:
             hook.remove()
     return None
+
+
+CLASS = "AutoModelForAudioClassification"
+SHORTEST_SECONDS = 0.05
+"""What a feature extractor needs for a few frames."""
+TINY_MELS = 64
+
+
+@dataclass(frozen=True)
+class AudioInputs:
+    """What is known of a model before the audio is looked at."""
+
+    extractor: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of its feature extractor, as in preprocessor_config.json; empty for a module."""
+    least_samples: int = 1
+    untrained: bool = False
+    """Whether the extractor, and the model with it, can be fitted to the data."""
+    sizes: tuple[int, ...] = ()
+    """Sizes that layers of a custom module expect, which may be mel bands."""
+    gives_rows: Callable[..., bool] | None = None
+    """Tries a custom module: whether it gives one output per row for rows of a shape, whose time
+    is the axis of that number; with `columns`, for several columns of audio."""
+
+
+def extractor_inputs(
+    name: str | None, config: Any, trust_remote_code: bool = False
+) -> AudioInputs | None:
+    """The inputs of a transformers model; without a name, of an untrained one.
+
+    A folder without a feature extractor gets the usual one of its architecture.
+    """
+    if CLASS not in auto_classes(config):
+        return None
+    state = _saved_extractor(name, trust_remote_code) if name is not None else None
+    state = dict(state or _usual_extractor(config))
+    rate = int(state.get("sampling_rate") or 16_000)
+    least = max(_least_samples(config), round(SHORTEST_SECONDS * rate))
+    return AudioInputs({**state, "sampling_rate": rate}, least, untrained=name is None)
+
+
+def _saved_extractor(name: str, trust_remote_code: bool) -> dict[str, Any] | None:
+    from transformers import AutoFeatureExtractor
+
+    try:
+        with quiet_transformers():
+            found = AutoFeatureExtractor.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError, ImportError):
+        return None  # the model has no feature extractor
+    plain = (str, int, float, list, type(None))
+    return {key: value for key, value in found.to_dict().items() if isinstance(value, plain)}
+
+
+def _usual_extractor(config: Any) -> dict[str, Any]:
+    """The extractor of an architecture: of waveforms, unless the config has mel bands."""
+    if config.model_type == "whisper":
+        return {KIND: "WhisperFeatureExtractor", "feature_size": config.num_mel_bins}
+    if config.model_type == "audio-spectrogram-transformer":
+        sizes = {"num_mel_bins": config.num_mel_bins, "max_length": config.max_length}
+        return {KIND: "ASTFeatureExtractor", **sizes}
+    if config.model_type == "wav2vec2-bert":
+        return {KIND: "SeamlessM4TFeatureExtractor", "return_attention_mask": True}
+    masked = getattr(config, "feat_extract_norm", "layer") == "layer"
+    known = {"padding_value": 0.0, "do_normalize": True, "return_attention_mask": masked}
+    return {KIND: "Wav2Vec2FeatureExtractor", "feature_size": 1, **known}
+
+
+def _least_samples(config: Any) -> int:
+    """How many samples the convolutions of a waveform model need for two frames."""
+    kernels, strides = getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
+    samples = 2
+    for kernel, stride in reversed(list(zip(kernels, strides, strict=False))):
+        samples = (samples - 1) * stride + kernel
+    return samples
+
+
+def audio_of_module(module: nn.Module) -> AudioInputs:
+    """The inputs of a custom module, which are found by trying."""
+    sizes = (layer_input_size(each) or getattr(each, "in_channels", 0) for each in module.modules())
+    found = tuple(dict.fromkeys(size for size in sizes if size))
+    return AudioInputs(sizes=found, gives_rows=partial(_gives_audio_rows, module))
+
+
+def _gives_audio_rows(
+    module: nn.Module, shape: tuple[int, ...], time: int, columns: Sequence[str] = ()
+) -> bool:
+    batch = {
+        "input_values": torch.zeros(ROWS_TRIED, *shape),
+        "attention_mask": torch.ones(ROWS_TRIED, shape[time], dtype=torch.int64),
+        **{column: torch.zeros(ROWS_TRIED, *shape) for column in columns[1:]},
+    }
+    named = dict.fromkeys(columns[:1], "input_values")
+    known = Names(named, ("input_values", *columns[1:]) if columns else ())
+    try:
+        tried = copy.deepcopy(module)  # a run would fix the sizes of lazy layers
+        logits = run_once(tried, batch, known).logits
+    except Exception:  # user code may raise anything; the first-batch probe reports it
+        return False
+    return logits is None or (logits.ndim <= 2 and len(logits) == ROWS_TRIED)

@@ -1,17 +1,21 @@
-"""Unifies what a module returns: which of its outputs are the logits, and which is its loss."""
+"""Unifies what a module returns: which of its outputs are the logits, and which is its loss.
+
+A module that returns one logit z for each target, as `BCEWithLogitsLoss` is trained with, is read
+as one that returns [0, z]: the softmax of these is the sigmoid of z, and their cross-entropy is the
+binary cross-entropy of z. Loss, metrics and predictions see two scores and need not know.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
 
 from surefit.errors import UsageError
-from surefit.models.load_weights import UNSUITABLE_MODEL
-
-if TYPE_CHECKING:
-    import torch
+from surefit.models.transformers_models import UNSUITABLE_MODEL
 
 Key = str | int
 SETTING = "outputs"
@@ -55,8 +59,6 @@ def pick_output(raw: Any, sizes: Sequence[int | None] = (), asked: Key | None = 
     >>> pick_output({"hidden": hidden, "scores": scores}, asked="hidden").key
     'hidden'
     """
-    import torch
-
     parts, named = _parts(raw)
     arrays = {k: v for k, v in parts.items() if isinstance(v, torch.Tensor) and v.ndim > 0}
     numbers: dict[Key, torch.Tensor] = dict(enumerate(arrays.values()))
@@ -70,37 +72,8 @@ def pick_output(raw: Any, sizes: Sequence[int | None] = (), asked: Key | None = 
     return Picked(None if has_loss else _by_size(tensors, sizes), "size", tensors)
 
 
-def as_outputs(raw: Any, *sizes: int | None, asked: Key | None = None) -> Any:
-    """The outputs of a model with attributes `logits` and `loss`, either of which may be None.
-
-    Of several outputs without a name, the logits are the first that has so many scores; of several
-    sizes, the first that an output has.
-
-    >>> import torch
-    >>> hidden, scores = torch.zeros(4, 8), torch.zeros(4, 3)
-    >>> as_outputs((hidden, scores), 3).logits.shape
-    torch.Size([4, 3])
-    """
-    import torch
-
-    if asked is None and hasattr(raw, "logits"):
-        return raw
-    picked, (parts, named) = pick_output(raw, sizes, asked), _parts(raw)
-    scalars = {k: v for k, v in parts.items() if isinstance(v, torch.Tensor) and v.ndim == 0}
-    loss = parts.get("loss") if named else next(iter(scalars.values()), None)
-    texts = {str(name): part for name, part in parts.items()} if named else {}
-    found = {
-        "logits": None if picked.key is None else picked.tensors[picked.key],
-        "loss": loss if isinstance(loss, torch.Tensor) else None,
-        "raw": raw,
-    }
-    return SimpleNamespace(**{**texts, **found})
-
-
 def _parts(raw: Any) -> tuple[dict[Key, Any], bool]:
     """What a module returned, part by part, and whether the parts have names."""
-    import torch
-
     if isinstance(raw, torch.Tensor):
         return {0: raw}, False
     if is_dataclass(raw) and not isinstance(raw, type):
@@ -142,3 +115,137 @@ def _by_size(tensors: Mapping[Key, torch.Tensor], sizes: Sequence[int | None]) -
 
     fitting = (key for size in sizes for key in tensors if size in found(tensors[key]))
     return next(fitting, next(iter(tensors), None))
+
+
+@dataclass(frozen=True)
+class SingleLogit:
+    """Where scores of two classes have the classes; an own module may leave that axis out."""
+
+    rank: int = 2
+    """Axes of the scores, that of the classes included: 2 for rows, 3 for time steps."""
+    axis: int = -1
+
+    def is_alone(self, scores: torch.Tensor) -> bool:
+        """Whether there is one score for each target, with or without an axis for it."""
+        return scores.ndim == self.rank - 1 or (
+            scores.ndim == self.rank and scores.shape[self.axis] == 1
+        )
+
+    def with_axis(self, scores: torch.Tensor) -> torch.Tensor:
+        """The scores with an axis of classes, which may have a single place."""
+        return scores.unsqueeze(self.axis) if scores.ndim == self.rank - 1 else scores
+
+    def of_both(self, scores: torch.Tensor) -> torch.Tensor:
+        """The scores of both classes.
+
+        >>> import torch
+        >>> SingleLogit().of_both(torch.tensor([[2.0], [-1.0]])).tolist()
+        [[0.0, 2.0], [0.0, -1.0]]
+        """
+        if not self.is_alone(scores):
+            return scores
+        second = self.with_axis(scores)
+        return torch.cat([torch.zeros_like(second), second], self.axis)
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """Where a module has the time, and how many time steps share one of its outputs."""
+
+    classes_second: bool = False
+    """Whether scores are (B, C, T)."""
+    stride: int = 1
+    reads_time_last: bool = False
+    """Whether forward takes (B, W, T), as nn.Conv1d does."""
+
+    def inputs(self, given: dict[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:
+        """The arguments of `forward`, the features with the axes that it reads."""
+        if not self.reads_time_last:
+            return given
+        turned = [arg for arg, column in arguments.items() if column == "inputs_embeds"]
+        return {**given, **{arg: given[arg].transpose(1, 2) for arg in turned if arg in given}}
+
+    def __call__(self, scores: torch.Tensor, num_steps: int) -> torch.Tensor:
+        """Scores (B, T, C), one for each time step.
+
+        >>> import torch
+        >>> StepScores(True, 2)(torch.tensor([[[1, 2, 3]]]), 5).tolist()
+        [[[1], [1], [2], [2], [3]]]
+        """
+        scores = scores.transpose(1, 2) if self.classes_second else scores
+        if self.stride == 1:
+            return scores
+        places = torch.arange(num_steps, device=scores.device) // self.stride
+        return scores[:, places.clamp(max=scores.shape[1] - 1)]
+
+    def as_choice(self) -> dict[str, Any]:
+        """The value as a plan keeps it."""
+        return asdict(self)
+
+
+def covers(found: int, num_steps: int, stride: int) -> bool:
+    """Whether so many outputs are one for each `stride` steps, the last one of fewer or more.
+
+    >>> covers(3, 5, 2), covers(2, 5, 2), covers(4, 5, 2)
+    (True, True, False)
+    """
+    return found in (num_steps // stride, -(-num_steps // stride))
+
+
+@dataclass(frozen=True)
+class OutputReader:
+    """How what a module returns is read: which output has the scores, and what their axes are.
+
+    >>> import torch
+    >>> hidden, scores = torch.zeros(4, 8), torch.zeros(4, 3)
+    >>> OutputReader(num_outputs=3)((hidden, scores)).logits.shape
+    torch.Size([4, 3])
+    """
+
+    asked: Key | None = None
+    """The output that the user names, of several."""
+    num_outputs: int | None = None
+    """Scores per row that the task needs: which of several unnamed outputs they are."""
+    single_logit: SingleLogit | None = None
+    """How one score for two classes becomes two; None where the task needs each score."""
+    step_scores: StepScores | None = None
+    """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
+
+    def pick(self, raw: Any) -> Picked:
+        """The output that has the scores."""
+        sizes = (self.num_outputs, None if self.single_logit is None else 1)
+        return pick_output(raw, sizes, self.asked)
+
+    def __call__(self, raw: Any, batch: Mapping[str, Any] | None = None) -> Any:
+        """The outputs with attributes `logits` and `loss`, either of which may be None.
+
+        There is a score for each class, and for each time step of the batch.
+        """
+        outputs = raw if self.asked is None and hasattr(raw, "logits") else self._named(raw)
+        found = logits = outputs.logits
+        if logits is None:
+            return outputs
+        if self.single_logit is not None:
+            logits = self.single_logit.with_axis(logits)
+        if self.step_scores is not None and batch is not None:
+            logits = self.step_scores(logits, batch["inputs_embeds"].shape[1])
+        if self.single_logit is not None:
+            logits = self.single_logit.of_both(logits)
+        if logits is found:
+            return outputs
+        single_logit = self.single_logit is not None and self.single_logit.is_alone(found)
+        loss = getattr(outputs, "loss", None)
+        return SimpleNamespace(logits=logits, loss=loss, raw=raw, single_logit=single_logit)
+
+    def _named(self, raw: Any) -> SimpleNamespace:
+        """The parts of what a module returned, with the names that the rest of surefit reads."""
+        picked, (parts, named) = self.pick(raw), _parts(raw)
+        scalars = {k: v for k, v in parts.items() if isinstance(v, torch.Tensor) and v.ndim == 0}
+        loss = parts.get("loss") if named else next(iter(scalars.values()), None)
+        texts = {str(name): part for name, part in parts.items()} if named else {}
+        found = {
+            "logits": None if picked.key is None else picked.tensors[picked.key],
+            "loss": loss if isinstance(loss, torch.Tensor) else None,
+            "raw": raw,
+        }
+        return SimpleNamespace(**{**texts, **found})

@@ -6,13 +6,7 @@ from typing import Any
 
 from surefit.data.remote.remote_url import is_url
 from surefit.errors import UsageError
-from surefit.models import (
-    custom_modules,
-    gguf,
-    pretrained,
-    tiny,
-    trained_module,
-)
+from surefit.models import custom_modules, pretrained, tiny
 from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
@@ -30,7 +24,10 @@ def open_model(
     code: CodeGate,
 ) -> ModelSource:
     """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
-    source = _open(model, from_scratch, trust_remote_code, quantize, limits, code)
+    source = _open_other(model, from_scratch, code)
+    if source is None:
+        trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
+        source = pretrained.open_pretrained(model, from_scratch, trusted, quantize, limits)
     if quantize is not None and (source.kind != "pretrained" or source.untrained):
         raise UsageError(
             f"lora.quantize={quantize} needs a trained transformers model; {source.name} is none.",
@@ -39,14 +36,8 @@ def open_model(
     return source
 
 
-def _open(
-    model: Any,
-    from_scratch: bool,
-    trust_remote_code: bool,
-    quantize: str | None,
-    limits: WeightLimits,
-    code: CodeGate,
-) -> ModelSource:
+def _open_other(model: Any, from_scratch: bool, code: CodeGate) -> ModelSource | None:
+    """The source of any model but a transformers folder and a hub id."""
     if not isinstance(model, str):
         return custom_modules.open_object(model)
     if not model:
@@ -60,15 +51,12 @@ def _open(
             "Copy it to a folder and pass that, or pass the hub id.",
         )
     if model.endswith(".gguf"):
-        return gguf.open_gguf(model, from_scratch)
-    if model == tiny.NAME:
-        return tiny.open_mlp()
+        return pretrained.open_gguf(model, from_scratch)
+    if model == custom_modules.MLP_NAME:
+        return custom_modules.open_mlp()
     if model.startswith("tiny:"):
         return tiny.open_tiny(model.removeprefix("tiny:"))
-    trained = trained_module.find_module_folder(model)
+    trained = custom_modules.find_module_folder(model)
     if trained is not None:
-        return trained_module.open_trained_module(model, trained, code, from_scratch)
-    if is_code_name(model):
-        return custom_modules.open_function(model, code)
-    trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
-    return pretrained.open_pretrained(model, from_scratch, trusted, quantize, limits)
+        return custom_modules.open_trained_module(model, trained, code, from_scratch)
+    return custom_modules.open_function(model, code) if is_code_name(model) else None

@@ -1,11 +1,14 @@
-"""Opens a trained transformers model: a local folder, a run's folder or a hub id."""
+"""Opens a transformers model: a local folder, a run's folder, a hub id or a GGUF file."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from surefit.core.files import refuse_special_inside
 from surefit.core.foreign import library_reads
@@ -15,24 +18,32 @@ from surefit.encode.features.feature_layout import Hints
 from surefit.encode.images.pixel_format import from_processor
 from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import UsageError
-from surefit.findings import Finding, note, rule
+from surefit.findings import note, rule
 from surefit.gigabytes import show_size
-from surefit.models.audio_inputs import extractor_inputs
-from surefit.models.auto_classes import (
+from surefit.models.feature_model import (
+    build_feature_model,
+    has_feature_layers,
+    trained_feature_size,
+)
+from surefit.models.gguf_weights import find_gguf, load_gguf, read_gguf_config
+from surefit.models.load_shards import build_late, whole_bytes
+from surefit.models.model_source import Built, ModelSource, WeightLimits
+from surefit.models.module_inputs import extractor_inputs
+from surefit.models.quantize import BYTES_SHARE, quantization, quantize_on_meta
+from surefit.models.transformers_models import (
     auto_class,
     auto_classes,
+    building,
+    fit_embeddings,
     forward_arguments,
+    input_size,
+    load_weights,
+    max_positions,
+    new_model,
     quiet_transformers,
     set_head,
     set_tokens,
 )
-from surefit.models.build_feature_model import build_feature_model
-from surefit.models.config_sizes import input_size, max_positions
-from surefit.models.feature_model_files import has_feature_layers, trained_feature_size
-from surefit.models.load_shards import build_late, whole_bytes
-from surefit.models.load_weights import building, fit_embeddings, load_weights, new_model
-from surefit.models.model_source import Built, ModelSource, WeightLimits
-from surefit.models.quantize import BYTES_SHARE, quantization, quantize_on_meta
 from surefit.processes import num_processes
 from surefit.tasks.task_spec import Head
 from surefit.user_code.named_code import guard_remote
@@ -68,53 +79,12 @@ def open_pretrained(
 
     A model with more weights than the limits allow is built without them.
     """
-    name = model_place(model_folder(name))
-    refuse_special_inside(name)
-    more = quantization(quantize) if quantize is not None and not from_scratch else {}
-    config = _read_config(name, trust_remote_code)
-    weightless = not from_scratch and _is_weightless(name)
-    size = _weight_bytes(name, config, from_scratch) if limits != WeightLimits() else 0
-    loads = not weightless
-    # For a plan alone, nothing is downloaded to read where its weights are.
-    at_hand = from_scratch or Path(name).is_dir() or num_processes() > 1
-    late = (
-        loads
-        and at_hand
-        and quantize is None
-        and limits.divided is not None
-        and size > limits.divided
-    )
-    held = int(BYTES_SHARE * size) if quantize is not None else size
-    too_large = loads and not late and limits.host is not None and held > limits.host
-    weightless = weightless or too_large
-
-    def build(head: Head | None, encoder: Encoder) -> Built:
-        if head is not None and head.body is not None:
-            if quantize is not None:
-                raise UsageError(
-                    f"lora.quantize={quantize} does not support features.",
-                    "Leave out lora.quantize.",
-                )
-            return build_feature_model(name, config, head, encoder, from_scratch, trust_remote_code)
-        auto = auto_class(name, config, head)
-        set_head(config, head, encoder)
-        set_tokens(config, encoder.tokenizer)
-        with quiet_transformers(), building(name):
-            if late:
-                built = _late(auto, name, config, encoder, from_scratch, size, trust_remote_code)
-            elif weightless:
-                found = _too_large(name, size) if too_large else _no_weights(name)
-                built = Built(_on_meta(auto, config, trust_remote_code), (found,))
-                if more:
-                    quantize_on_meta(built.module, more["quantization_config"])
-            else:
-                built = _build_whole(auto, name, config, trust_remote_code, from_scratch, **more)
-        return built if weightless or late else fit_embeddings(built, encoder.tokenizer)
-
+    model = read_pretrained(name, from_scratch, trust_remote_code, quantize, limits)
+    name, config = model.name, model.config
     return ModelSource(
         name,
         "pretrained",
-        build,
+        model.build,
         max_positions=max_positions(config),
         auto_classes=auto_classes(config),
         model_type=config.model_type,
@@ -122,14 +92,142 @@ def open_pretrained(
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
         trust_remote_code=trust_remote_code,
-        weightless=weightless or late,
-        late=late,
+        weightless=model.loads != "whole",
+        late=model.loads == "late",
         arguments=partial(forward_arguments, config),
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
         image=_image_format(name, config, trust_remote_code),
         audio=partial(extractor_inputs, name, config, trust_remote_code),
     )
+
+
+def open_gguf(name: str, from_scratch: bool) -> ModelSource:
+    """A GGUF file, through the Auto class of the task; it also holds the tokenizer.
+
+    Its weights are dequantized, so that the model can be trained and saved.
+    """
+    path = find_gguf(name)
+    model = Pretrained(name, read_gguf_config(path), from_scratch, gguf=path)
+    return ModelSource(
+        name,
+        "gguf",
+        model.build,
+        max_positions=max_positions(model.config),
+        auto_classes=auto_classes(model.config),
+        model_type=model.config.model_type,
+        tokenizer=str(path),
+        arguments=partial(forward_arguments, model.config),
+        untrained=from_scratch,
+    )
+
+
+def read_pretrained(
+    name: str,
+    from_scratch: bool,
+    trust_remote_code: bool,
+    quantize: str | None = None,
+    limits: WeightLimits = WeightLimits(),  # noqa: B008 - it is frozen
+) -> Pretrained:
+    """Read the config of a model folder, a run's folder or a hub id, and how it is to be built."""
+    name = model_place(model_folder(name))
+    refuse_special_inside(name)
+    more = quantization(quantize) if quantize is not None and not from_scratch else {}
+    config = _read_config(name, trust_remote_code)
+    model = Pretrained(name, config, from_scratch, trust_remote_code, more)
+    if not from_scratch and _is_weightless(name):
+        return replace(model, loads="config")
+    if limits == WeightLimits():
+        return model
+    size = _weight_bytes(name, config, from_scratch)
+    # For a plan alone, nothing is downloaded to read where its weights are.
+    at_hand = from_scratch or Path(name).is_dir() or num_processes() > 1
+    if at_hand and quantize is None and limits.sharded is not None and size > limits.sharded:
+        return replace(model, loads="late", size=size)
+    held = int(BYTES_SHARE * size) if quantize is not None else size
+    if limits.host is not None and held > limits.host:
+        return replace(model, loads="config", size=size)
+    return model
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A transformers model that is known by its config, to be built for a task and its data."""
+
+    name: str
+    config: Any
+    from_scratch: bool
+    trust_remote_code: bool = False
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of `from_pretrained` that load weights in 4 bits."""
+    gguf: Path | None = None
+    loads: Literal["whole", "late", "config"] = "whole"
+    """Which weights are loaded: all, none before the model is sharded, or none at all."""
+    size: int = 0
+    """Bytes of weights in float32 that are more than may be loaded; 0 if the model has none."""
+
+    def build(self, head: Head | None, encoder: Encoder) -> Built:
+        """The model of the task, sized to the data."""
+        name, config, trusted = self.name, self.config, self.trust_remote_code
+        if head is not None and head.body is not None and self.gguf is None:
+            if self.quantization:
+                raise UsageError(
+                    "lora.quantize=4bit does not support features.", "Leave out lora.quantize."
+                )
+            return build_feature_model(name, config, head, encoder, self.from_scratch, trusted)
+        auto = auto_class(name, config, head)
+        set_head(config, head, encoder)
+        set_tokens(config, encoder.tokenizer)
+        with quiet_transformers(), building(name):
+            if self.loads == "config":
+                return self._without_weights(auto)
+            if self.loads == "late":
+                return self._late(auto, encoder.tokenizer)
+            return fit_embeddings(self._whole(auto), encoder.tokenizer)
+
+    def _whole(self, auto: Any) -> Built:
+        if self.from_scratch:
+            return Built(new_model(auto, self.config, self.trust_remote_code))
+        if self.gguf is not None:
+            return load_gguf(auto, self.gguf, self.config)
+        return load_weights(
+            auto, self.name, self.config, self.trust_remote_code, **self.quantization
+        )
+
+    def _late(self, auto: Any, tokenizer: Any) -> Built:
+        """The model without weights, which it gets when it is sharded; loaded whole if it must."""
+        place = None if self.from_scratch else weights_place(self.name)
+        built = build_late(auto, self.config, place, tokenizer, self.trust_remote_code)
+        if built is None:
+            built = fit_embeddings(self._whole(auto), tokenizer)
+            message = (
+                f"The weights of {self.name} ({show_size(self.size)} in float32) cannot be read or "
+                "drawn shard by shard: they are not in safetensors files, are converted as they "
+                "are loaded, or are computed from one another. Each process builds the model whole "
+                "before it is sharded."
+            )
+        else:
+            does = "draws" if self.from_scratch else "reads"
+            message = (
+                f"The weights of {self.name} are {show_size(self.size)} in float32; each process "
+                f"{does} its shard when training starts. Not done in planning: probes of the model "
+                "on its rows, padding-free batches, the trial of the learning rate."
+            )
+        return replace(built, findings=(*built.findings, note(message)))
+
+    def _without_weights(self, auto: Any) -> Built:
+        """The model on the meta device, from which memory and time can be predicted."""
+        module = _on_meta(auto, self.config, self.trust_remote_code)
+        if self.quantization:
+            quantize_on_meta(module, self.quantization["quantization_config"])
+        found = NO_WEIGHTS.finding(f"{self.name} has no weights; the plan uses its config alone.")
+        if self.size:
+            found = OVER_THIS_MACHINE.finding(
+                f"The weights of {self.name} are {show_size(self.size)} in float32, more than the "
+                "memory of this machine; the plan uses the model's config alone. Not done: probes "
+                "of the model on its rows, padding-free batches, the trial of the learning rate."
+            )
+        return Built(module, (found,))
 
 
 def _hints(name: str, config: Any) -> Hints:
@@ -165,9 +263,6 @@ def _is_weightless(name: str) -> bool:
 
 
 def _on_meta(auto: Any, config: Any, trust_remote_code: bool) -> Any:
-    """The model on the meta device, from which memory and time can be predicted."""
-    import torch
-
     with torch.device("meta"):
         return new_model(auto, config, trust_remote_code)
 
@@ -188,56 +283,6 @@ def _weight_bytes(name: str, config: Any, from_scratch: bool) -> int:
     except Exception:  # it has a class for its task only; building that one says what is wrong
         return 0
     return sum(4 * weight.numel() for weight in body.parameters())
-
-
-def _no_weights(name: str) -> Finding:
-    return NO_WEIGHTS.finding(f"{name} has no weights; the plan uses its config alone.")
-
-
-def _too_large(name: str, size: int) -> Finding:
-    return OVER_THIS_MACHINE.finding(
-        f"The weights of {name} are {show_size(size)} in float32, more than the memory of this "
-        "machine; the plan uses the model's config alone. Not done: probes of the model on its "
-        "rows, padding-free batches, the trial of the learning rate."
-    )
-
-
-def _build_whole(
-    auto: Any, name: str, config: Any, trust_remote_code: bool, from_scratch: bool, **more: Any
-) -> Built:
-    if from_scratch:
-        return Built(new_model(auto, config, trust_remote_code))
-    return load_weights(auto, name, config, trust_remote_code, **more)
-
-
-def _late(
-    auto: Any,
-    name: str,
-    config: Any,
-    encoder: Encoder,
-    from_scratch: bool,
-    size: int,
-    trust_remote_code: bool,
-) -> Built:
-    """The model without weights, which it gets when it is divided; loaded whole if it must be."""
-    place = None if from_scratch else weights_place(name)
-    built = build_late(auto, config, place, encoder.tokenizer, trust_remote_code)
-    if built is None:
-        built = _build_whole(auto, name, config, trust_remote_code, from_scratch)
-        built = fit_embeddings(built, encoder.tokenizer)
-        message = (
-            f"The weights of {name} ({show_size(size)} in float32) cannot be read or drawn share "
-            "by share: they are not in safetensors files, are converted as they are loaded, or are "
-            "computed from one another. Each process builds the model whole before it is divided."
-        )
-    else:
-        does = "draws" if from_scratch else "reads"
-        message = (
-            f"The weights of {name} are {show_size(size)} in float32; each process {does} its "
-            "share when training starts. Not done in planning: probes of the model on its rows, "
-            "padding-free batches, the trial of the learning rate."
-        )
-    return replace(built, findings=(*built.findings, note(message)))
 
 
 def _read_config(name: str, trust_remote_code: bool) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import importlib.util
 import math
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import Any
+
+import torch
+from torch import nn
 
 from surefit.errors import UsageError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
 
 BYTES_SHARE = 0.15
 """Bytes of 4-bit weights with their scales, as a share of those in float32; rounded up."""
@@ -25,10 +24,28 @@ def is_quantized(part: nn.Module) -> bool:
     return bool(getattr(part, "is_loaded_in_4bit", False))
 
 
+def import_peft() -> None:
+    """Import peft, with bitsandbytes only if a 4-bit model has imported it already.
+
+    peft imports bitsandbytes wherever it is installed, which takes seconds, and remembers whether
+    it is there; call this before peft is used, so that it looks again for each model.
+    """
+    is_used = sys.modules.get("bitsandbytes") is not None
+    if not is_used:
+        sys.modules["bitsandbytes"] = None  # type: ignore[assignment]
+    try:
+        from peft import import_utils
+
+        for found in (import_utils.is_bnb_available, import_utils.is_bnb_4bit_available):
+            found.cache_clear()
+            found()
+    finally:
+        if not is_used:
+            del sys.modules["bitsandbytes"]
+
+
 def quantization(bits: str) -> dict[str, Any]:
     """Arguments of `from_pretrained` that load weights in 4 bits; raises if that is impossible."""
-    import torch
-
     if importlib.util.find_spec("bitsandbytes") is None:
         raise UsageError(
             f"lora.quantize={bits} needs the package bitsandbytes, which is not installed.",
@@ -89,8 +106,6 @@ def _tensors_of(state: Any) -> list[torch.Tensor]:
 
 def quantized_on_meta(weight: Any) -> tuple[Any, Any]:
     """A 4-bit weight on the meta device, and its scales and tables there."""
-    import torch
-
     state = _state_on_meta(weight.quant_state)
     made = type(weight)(
         torch.empty_like(weight.data, device="meta"),
@@ -106,7 +121,6 @@ def quantized_on_meta(weight: Any) -> tuple[Any, Any]:
 
 def quantize_on_meta(model: Any, config: Any) -> None:
     """Give a model on the meta device the 4-bit layers that its trained weights would have."""
-    import torch
     from bitsandbytes.functional import quantize_4bit
     from bitsandbytes.nn import Linear4bit
     from transformers.quantizers.auto import AutoHfQuantizer
@@ -122,8 +136,6 @@ def quantize_on_meta(model: Any, config: Any) -> None:
 
 def _empty_weight(weight: Any, small: Any) -> Any:
     """A 4-bit weight without values, with the state of a small one in its own sizes."""
-    import torch
-
     state = _state_on_meta(small)
     blocks = math.ceil(weight.numel() / state.blocksize)
     outer = math.ceil(blocks / state.state2.blocksize)
@@ -143,8 +155,6 @@ def _empty_weight(weight: Any, small: Any) -> Any:
 
 
 def _state_on_meta(state: Any) -> Any:
-    import torch
-
     made = copy.copy(state)
     for name in ("absmax", "code", "offset"):
         tensor = getattr(state, name)

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
-from surefit.models import (
-    custom_modules,
-    feature_model_files,
-    lora,
-    lora_files,
-    tiny,
+from surefit.models import lora, lora_files
+from surefit.models.custom_modules import RECIPE, WEIGHTS, open_recipe
+from surefit.models.feature_model import (
+    FeatureModel,
+    has_feature_layers,
+    load_feature_layers,
+    save_feature_layers,
 )
-from surefit.models.auto_classes import quiet_transformers
 from surefit.models.lora import merge_adapters, without_adapters
 from surefit.models.model_source import ModelSource
-from surefit.models.pretrained import open_pretrained
+from surefit.models.pretrained import Pretrained, read_pretrained
 from surefit.models.quantize import prepare_quantized
+from surefit.models.transformers_models import quiet_transformers
 from surefit.tasks.generation import SHAPING
-from surefit.tasks.task_spec import Head, TaskSpec
+from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
-from surefit.user_code.named_code import guard_remote
 
-if TYPE_CHECKING:
-    from torch import nn
-
-WEIGHTS = "model.safetensors"
-RECIPE = "module.json"
 GENERATION = "generation_config.json"
 
 
@@ -88,8 +85,10 @@ def _save_generation(encoder: Encoder, folder: Path) -> None:
 def _save_plain(module: nn.Module, recipe: dict[str, Any], folder: Path) -> None:
     from safetensors.torch import save_model as save_weights
 
-    if feature_model_files.is_feature_model(module):
-        feature_model_files.save_feature_model(module, folder)
+    if isinstance(module, FeatureModel):
+        with quiet_transformers():
+            module.body.save_pretrained(folder)  # type: ignore[operator]
+        save_feature_layers(module, folder)
     elif hasattr(module, "save_pretrained"):
         with quiet_transformers():
             module.save_pretrained(folder)  # type: ignore[operator]
@@ -103,8 +102,8 @@ def _save_adapted(
 ) -> None:
     """Write the adapters, and the base model if no loader can find it by name."""
     lora_files.save_adapters(module, folder, base or lora_files.BASE)
-    if feature_model_files.is_feature_model(module):
-        feature_model_files.save_feature_layers(module, folder)
+    if isinstance(module, FeatureModel):
+        save_feature_layers(module, folder)
     if base is None:
         part = lora.adapted_part(module)
         (folder / lora_files.BASE).mkdir()
@@ -138,19 +137,32 @@ def load_model(
     """
     trusted = code.allows_remote(str(folder), False)
     encoder = load_encoder(folder, trusted)
-    if lora_files.has_adapters(folder):
-        bits = lora_files.base_quantization(folder) if quantized else None
-        base = _load_base(folder, task, encoder, code, module, bits)
-        return lora_files.load_adapters(base, folder), encoder
-    if feature_model_files.has_feature_layers(folder):
-        return feature_model_files.load_feature_model(folder, trusted), encoder
-    if (folder / "config.json").is_file() and not (folder / RECIPE).is_file():
-        return _load_pretrained(folder, task.head_for(encoder), trusted), encoder
-    recipe = read_json(folder / RECIPE, dict[str, Any])
-    if module is None:
-        module = _rebuild(recipe, task, encoder, code)
-    _load_weights(module, folder / WEIGHTS)
-    return module, encoder
+    adapted = lora_files.has_adapters(folder)
+    own = folder / lora_files.BASE if adapted else folder
+    if (own / RECIPE).is_file():
+        if module is None:
+            source = open_recipe(str(folder), read_json(own / RECIPE, dict[str, Any]), code)
+            module = source.build(task.head_for(encoder), encoder).module
+        if not lora.is_adapted(module):
+            _load_weights(module, own / WEIGHTS)
+    else:
+        bits = lora_files.base_quantization(folder) if adapted and quantized else None
+        place = lora_files.find_base(folder) if adapted else str(folder)
+        trusted = code.allows_remote(place, False)
+        base = _read_base(folder, place, trusted, bits)
+        built = base.build(task.head_for(encoder), encoder)
+        module = built.module
+        prepare_quantized(module)
+        if has_feature_layers(folder):
+            load_feature_layers(module, folder)
+        elif not adapted and (built.newly_initialized or base.loads != "whole"):
+            # `build` starts such weights anew, as training needs it; what was saved has them all.
+            lacks = ", ".join(built.newly_initialized[:3]) or "its weights"
+            raise UsageError(
+                f"{folder} lacks what the saved model needs, or has it in another shape: {lacks}.",
+                "Restore the folder, or train and save the model again.",
+            )
+    return (lora_files.load_adapters(module, folder) if adapted else module), encoder
 
 
 def needs_module(folder: Path) -> bool:
@@ -158,68 +170,14 @@ def needs_module(folder: Path) -> bool:
     return any((place / RECIPE).is_file() for place in (folder, folder / lora_files.BASE))
 
 
-def _load_base(
-    folder: Path,
-    task: TaskSpec,
-    encoder: Encoder,
-    code: CodeGate,
-    module: nn.Module | None,
-    quantize: str | None,
-) -> nn.Module:
-    """The base model of a folder's adapters, sized to the Encoder."""
-    custom_base = folder / lora_files.BASE / RECIPE
-    if not custom_base.is_file():
-        place = lora_files.find_base(folder)
-        trusted = code.allows_remote(place, False)
-        try:
-            source = open_pretrained(place, False, trusted, quantize)
-        except UsageError as error:
-            if quantize is None:
-                raise
-            fix = f"{error.fix} Or merge the adapters, unquantized: surefit export RUN OUT --merge."
-            raise UsageError(
-                f"{folder} was trained on 4-bit weights. {error.message}", fix
-            ) from None
-        base = source.build(task.head_for(encoder), encoder).module
-        prepare_quantized(base)
-        if feature_model_files.has_feature_layers(folder):
-            feature_model_files.load_feature_layers(base, folder)
-        return base
-    if module is None:
-        module = _rebuild(read_json(custom_base, dict[str, Any]), task, encoder, code)
-    if not lora.is_adapted(module):
-        _load_weights(module, custom_base.with_name(WEIGHTS))
-    return module
-
-
-def _load_pretrained(folder: Path, head: Head | None, trust_remote_code: bool) -> nn.Module:
-    import torch
-    import transformers
-
-    assert head is not None
-    assert head.auto_class is not None
-    auto = getattr(transformers, head.auto_class)
-    with quiet_transformers(), guard_remote(str(folder), trust_remote_code):
-        module: Any = auto.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-        )
-    return module  # type: ignore[no-any-return]
-
-
-def _rebuild(recipe: dict[str, Any], task: TaskSpec, encoder: Encoder, code: CodeGate) -> nn.Module:
-    if recipe.get("tiny") == tiny.NAME:
-        return tiny.open_mlp().build(task.head_for(encoder), encoder).module
-    if "function" not in recipe:
-        raise UsageError(
-            f"The run trained a {recipe['class']} object passed in from Python; the run's folder "
-            "does not have its code.",
-            "From Python, pass the module again: surefit.load(run, model=my_module).",
-        )
-    head = task.head_for(encoder)
-    return custom_modules.open_function(recipe["function"], code).build(head, encoder).module
+def _read_base(folder: Path, place: str, trusted: bool, quantize: str | None) -> Pretrained:
+    try:
+        return read_pretrained(place, False, trusted, quantize)
+    except UsageError as error:
+        if quantize is None:
+            raise
+        fix = f"{error.fix} Or merge the adapters, unquantized: surefit export RUN OUT --merge."
+        raise UsageError(f"{folder} was trained on 4-bit weights. {error.message}", fix) from None
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 import uuid
@@ -11,14 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from surefit.core.files import remove_file
 from surefit.models.call import Call
-from surefit.models.meta_copy import meta_copy
+from surefit.models.quantize import quantized_on_meta
 from surefit.processes import is_main, together
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -39,7 +41,6 @@ def shard_module(
     parameters are gathered in it, and gradients are summed in float32. With `whole`, there is the
     root unit only.
     """
-    import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy()
@@ -52,13 +53,13 @@ def shard_module(
     return found
 
 
-def can_be_divided(module: nn.Module) -> bool:
-    """Whether every parameter has rows to divide, of floating point numbers."""
+def can_shard(module: nn.Module) -> bool:
+    """Whether every parameter has rows to shard, of floating point numbers."""
     return all(p.ndim and p.is_floating_point() for p in module.parameters())
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether the module's parameters are divided over processes."""
+    """Whether the module's parameters are sharded over processes."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: nothing is
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
@@ -70,7 +71,7 @@ def own_shard(tensor: Any) -> torch.Tensor:
 
 
 def reshard(module: nn.Module) -> None:
-    """Free what a forward pass has gathered, so that parameters are the divided ones again."""
+    """Free what a forward pass has gathered, so that parameters are the sharded ones again."""
     for part in module.modules():
         if is_sharded(part):
             part.reshard()  # type: ignore[operator]
@@ -78,7 +79,7 @@ def reshard(module: nn.Module) -> None:
 
 @contextmanager
 def gathered(module: nn.Module, everything: bool) -> Iterator[None]:
-    """Keep the root unit of a divided module gathered, or all of it, while the block runs.
+    """Keep the root unit of a sharded module gathered, or all of it, while the block runs.
 
     For calls that do not begin with the module's forward, such as `generate`.
     """
@@ -104,8 +105,6 @@ def find_units(module: nn.Module) -> list[nn.Module]:
     hold two copies of the parameter. Neither is a bare Linear: its output is a view, which FSDP
     lets nobody change in place, as `ReLU(inplace=True)` does.
     """
-    from torch import nn
-
     blocks = _named_blocks(module) or _listed_blocks(module) or _large_children(module)
     outer = _outermost([b for b in blocks if b is not module and not isinstance(b, nn.Linear)])
     return [block for block in outer if _owns_its_parameters(block, module)]
@@ -124,8 +123,6 @@ def _named_blocks(module: nn.Module) -> list[nn.Module]:
 
 def _listed_blocks(module: nn.Module) -> list[nn.Module]:
     """The parts of every ModuleList."""
-    from torch import nn
-
     lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
     return [block for each in lists for block in each if not isinstance(block, nn.ModuleList)]
 
@@ -139,8 +136,6 @@ def _large_children(module: nn.Module) -> list[nn.Module]:
 
 def _callable_parts(module: nn.Module) -> Iterator[nn.Module]:
     """The module and its parts, but for those of torch's layers, which read them without a call."""
-    from torch import nn
-
     yield module
     is_layer = type(module).__module__.startswith("torch.nn.")
     if not is_layer or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
@@ -170,15 +165,15 @@ def _owns_its_parameters(block: nn.Module, module: nn.Module) -> bool:
     )
 
 
-def is_divided(tensor: Any) -> bool:
-    """Whether each process holds a share of the tensor."""
+def is_dtensor(tensor: Any) -> bool:
+    """Whether each process holds a shard of the tensor."""
     module = sys.modules.get("torch.distributed.tensor")  # not imported: there is none
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def own_rows(tensor: Any) -> range:
-    """The rows of a tensor that this process holds: all of them, unless it is divided."""
-    if not is_divided(tensor):
+    """The rows of a tensor that this process holds: all of them, unless it is sharded."""
+    if not is_dtensor(tensor):
         return range(tensor.shape[0])
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -189,21 +184,21 @@ def own_rows(tensor: Any) -> range:
     return range(offset[0], offset[0] + shape[0])
 
 
-def sample_share(tensor: Any, step: int) -> Any:
+def sample_shard(tensor: Any, step: int) -> Any:
     """Every `step`-th value of the flattened tensor, of those that this process holds.
 
     One after the other in the order of the processes, the samples are those of the whole tensor.
     """
     flat = own_shard(tensor).reshape(-1)
-    if not is_divided(tensor):
+    if not is_dtensor(tensor):
         return flat[::step]
     before = own_rows(tensor).start * (tensor.numel() // max(1, tensor.shape[0]))
     return flat[-before % step :: step]
 
 
 def gather_whole(tensor: Any) -> Any:
-    """The whole tensor; all processes that hold a share must call it."""
-    return tensor.full_tensor() if is_divided(tensor) else tensor
+    """The whole tensor; all processes that hold a shard must call it."""
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def unique_tensors(module: nn.Module) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -220,8 +215,31 @@ def unique_tensors(module: nn.Module) -> dict[str, tuple[Any, tuple[str, ...]]]:
     return {found[0]: (tensors[key], tuple(found)) for key, found in names.items()}
 
 
+def meta_copy(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
+    """A copy of the model on the meta device, and its Call.
+
+    Integer buffers keep their values, on the CPU: models branch on them.
+    """
+    known: dict[int, Any] = {}
+    weight: Any
+    for weight in module.parameters():
+        if getattr(weight, "quant_state", None) is not None:
+            made, state = quantized_on_meta(weight)
+            known |= {id(weight): made, id(weight.quant_state): state}
+            continue
+        empty = torch.empty_like(weight, device="meta")
+        known[id(weight)] = torch.nn.Parameter(empty, requires_grad=weight.requires_grad)
+    for buffer in module.buffers():
+        if buffer.is_floating_point() and not buffer.is_meta:
+            known[id(buffer)] = torch.empty_like(buffer, device="meta")
+        else:
+            known[id(buffer)] = buffer if buffer.is_meta else buffer.clone().cpu()
+    copied: tuple[nn.Module, Call] = copy.deepcopy((module, call), known)
+    return copied
+
+
 class Skeleton:
-    """A module as it was before it was divided, without values: a divided one cannot be copied."""
+    """A module as it was before it was sharded, without values: a sharded one cannot be copied."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module, _ = meta_copy(module, Call({}))
@@ -235,7 +253,7 @@ class Skeleton:
             whole = gather_whole(tensor.detach())
             with together("gathering the model"):
                 if is_main():
-                    _assign(self.module, names, _on_disk(whole, folder).copy_(whole))
+                    assign(self.module, names, _on_disk(whole, folder).copy_(whole))
             del whole
         if is_main():
             self._take_buffers(module)
@@ -248,45 +266,35 @@ class Skeleton:
         """
         for tensor, names in unique_tensors(self.module).values():
             if tensor.is_meta:
-                _assign(self.module, names, _on_disk(tensor, folder))
+                assign(self.module, names, _on_disk(tensor, folder))
         self._take_buffers(module)
         return self.module
 
     def _take_buffers(self, module: nn.Module) -> None:
         """Buffers are whole in each process; some are in no state."""
         for name, buffer in module.named_buffers():
-            _assign(self.module, (name,), buffer)
+            assign(self.module, (name,), buffer)
 
 
 def _on_disk(tensor: Any, folder: Path) -> Any:
     """An empty tensor of this kind in a file, so that the system may free the memory it takes."""
-    import torch
-
     if not tensor.numel():
         return torch.empty(tensor.shape, dtype=tensor.dtype)
     path = folder / f".gathered.{uuid.uuid4().hex[:8]}.tmp"
     try:
-        _reserve(path, tensor.numel() * tensor.element_size())
+        with path.open("xb") as file:  # a full disk is an error here, and a signal once mapped
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, tensor.numel() * tensor.element_size())
+            else:
+                file.truncate(tensor.numel() * tensor.element_size())
         mapped: Any = torch.from_file(str(path), True, tensor.numel(), dtype=tensor.dtype)
     finally:
         remove_file(path)  # it stays mapped; a killed process leaves nothing
     return mapped.view(tensor.shape)
 
 
-def _reserve(path: Path, num_bytes: int) -> None:
-    """Make a file of this size; a full disk is an error here, and a signal when it is mapped."""
-    with path.open("xb") as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, num_bytes)
-        else:
-            file.truncate(num_bytes)
-
-
-def _assign(module: nn.Module, names: Sequence[str], value: Any) -> None:
-    """Put one tensor in all of its places."""
-    from torch import nn
-
-    parameter: nn.Parameter | None = None
+def assign(module: nn.Module, names: Sequence[str], value: Any) -> Any:
+    """Put one tensor in all of its places, as one parameter if they hold one, and return it."""
     for name in names:
         place, _, last = name.rpartition(".")
         owner = module.get_submodule(place)
@@ -294,6 +302,20 @@ def _assign(module: nn.Module, names: Sequence[str], value: Any) -> None:
             owner._buffers[last] = value
             continue
         had = owner._parameters[last]
-        assert had is not None
-        parameter = nn.Parameter(value, had.requires_grad) if parameter is None else parameter
-        owner._parameters[last] = parameter
+        if had is not None and not isinstance(value, nn.Parameter):
+            value = nn.Parameter(value, had.requires_grad)
+        owner._parameters[last] = value
+    return value
+
+
+def saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers in the state of a module; not what layers add to it, as quantized ones do."""
+    state = module.state_dict(keep_vars=True)
+    buffers = module.named_buffers(remove_duplicate=False)
+    return {name: buffer for name, buffer in buffers if name in state}
+
+
+def trained_tensors(module: nn.Module) -> dict[str, Any]:
+    """The weights that are trained, and the buffers: the module's own tensors."""
+    weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    return {**weights, **saved_buffers(module)}

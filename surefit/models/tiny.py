@@ -1,34 +1,309 @@
-"""Opens `tiny:ARCH`, a small untrained transformers model sized to the data."""
+"""Opens `tiny:ARCH`, a small untrained transformers model sized to the data.
+
+The sizes in the config of an architecture are replaced, found by the names that configs give them.
+What `tiny:` can build is every architecture that transformers has for a task, without those in
+UNBUILT; `tests/slow/test_tiny_architectures.py` builds and steps each of them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
+import difflib
+import re
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints
 from surefit.errors import UsageError
 from surefit.findings import rule
-from surefit.models.audio_inputs import extractor_inputs
-from surefit.models.auto_classes import (
+from surefit.models.feature_model import build_feature_model
+from surefit.models.model_source import Built, ModelSource
+from surefit.models.module_inputs import extractor_inputs
+from surefit.models.transformers_models import (
     FAMILY_OF,
+    OFFSET_POSITIONS,
+    UNSUITABLE_MODEL,
     auto_class,
     auto_classes,
     forward_arguments,
+    max_positions,
+    offsets_positions,
     quiet_transformers,
+    room_for,
     set_head,
     set_tokens,
 )
-from surefit.models.build_feature_model import build_feature_model
-from surefit.models.config_sizes import max_positions, offsets_positions, room_for
-from surefit.models.load_weights import UNSUITABLE_MODEL
-from surefit.models.model_source import Built, ModelSource
-from surefit.models.tiny_config import DEFAULT_SIZES, TinySizes, tiny_config, tiny_families
 from surefit.tasks.task_spec import Head
 
 if TYPE_CHECKING:
-    from torch import nn
+    from transformers import PretrainedConfig
+
+_SIZES = "its sizes depend on each other, so its config cannot be made small"
+_MORE_INPUTS = "it reads images, sound or places on a page together with text"
+_AHEAD = "its tokens see later ones"
+_EOS = "it classifies by the eos tokens of encoder and decoder, which rows do not have alike"
+_IMAGE = "it cannot be built for small images"
+UNBUILT: dict[str, dict[str, str]] = {
+    "causal-lm": {
+        _MORE_INPUTS: "gemma3n gemma4_assistant gemma4_unified_assistant git musicgen "
+        "musicgen_melody",
+        _AHEAD: "cpmant xlnet",
+        _SIZES: "bamba blt cohere_compass_text dbrx gpt_neo granitemoehybrid hrm_text "
+        "lfm2_moe prophetnet qwen4_exp qwen4_exp_text zamba zamba2",
+    },
+    "masked-lm": {_SIZES: "perceiver"},
+    "seq2seq": {
+        _MORE_INPUTS: "audioflamingo3 glmasr granite_speech granite_speech_plus "
+        "moss_transcribe_diarize musicflamingo nemo_speechlm qwen2_audio qwen3_asr vibevoice_asr "
+        "voxtral voxtral_realtime",
+        _SIZES: "fsmt",
+    },
+    "image-classification": {
+        _IMAGE: "cvt dinat donut-swin efficientnet hgnet_v2 imagegpt levit mobilenet_v1 "
+        "mobilevitv2 perceiver pp_lcnet siglip2 swiftformer textnet timm_wrapper",
+        _MORE_INPUTS: "shieldgemma2",
+    },
+    "image-segmentation": {
+        _IMAGE: "beit data2vec-vision dpt mobilenet_v2 mobilevit mobilevitv2 sapiens2 tipsv2_dpt "
+        "upernet",
+    },
+    "audio-classification": {_SIZES: "sew sew-d"},
+    "text-classification": {
+        _EOS: "bart bigbird_pegasus mbart mt5 mvp plbart t5 umt5",
+        _MORE_INPUTS: "layoutlmv2 layoutlmv3 lilt",
+        _SIZES: "cohere_compass_text gpt_neo zamba zamba2",
+    },
+    "token-classification": {
+        _MORE_INPUTS: "bros layoutlmv2 layoutlmv3 lilt qwen3_asr",
+        _SIZES: "gpt_neo",
+    },
+}
+"""Architectures that `tiny:` cannot build, by family and reason."""
+
+
+@lru_cache
+def tiny_families() -> dict[str, tuple[str, ...]]:
+    """The architectures that `tiny:` builds, by family."""
+    import transformers
+
+    short, found = {kind: arch for arch, kind in MODEL_TYPES.items()}, {}
+    for auto, family in FAMILY_OF.items():
+        listed = getattr(transformers, auto)._model_mapping._model_mapping
+        unbuilt = " ".join(UNBUILT[family].values()).split()
+        found[family] = tuple(sorted(short.get(a, a) for a in listed if a not in unbuilt))
+    return found
+
+
+MODEL_TYPES = {"ast": "audio-spectrogram-transformer"}
+"""What transformers calls architectures that are known by a shorter name."""
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "ast": {"patch_size": 16, "frequency_stride": 16, "time_stride": 16},
+    "bit": {"num_groups": 4, "embedding_size": 16},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": {"expand": 1},
+    "mobilenet_v2": {"output_stride": 8, "depth_multiplier": 0.35},
+    "mobilevit": {"output_stride": 16},
+    "reformer": {"axial_pos_embds": False},
+    "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
+    "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
+    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
+    "xmod": {"default_language": "en_XX"},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Settings of architectures whose sizes depend on each other."""
+
+# None by default in some configs, whose models cannot be built without a value.
+REQUIRED = (
+    *("head_dim", "num_key_value_heads", "vocab_size", "n_routed_experts", "n_shared_experts"),
+    "num_experts_per_tok",
+)
+_FIRST_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_START_TOKENS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
+_LAST_TOKENS = ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id")
+
+
+@dataclass(frozen=True)
+class TinySizes:
+    """The sizes of a tiny model."""
+
+    vocab_size: int = 512
+    hidden_size: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    max_positions: int = 512
+    image_size: int = 32
+
+    @cached_property
+    def by_name(self) -> list[tuple[str, int]]:
+        """Patterns of the names that configs give to sizes, and the size; the first one counts."""
+        width, heads = self.hidden_size, self.num_heads
+        return [
+            (r"num_kv_shared_layers", 0),
+            (r"(n|mamba_n|o|topk|num_expert)_groups?|.*shared_experts|first_k_dense_replace", 1),
+            (r"num_nextn_predict_layers|num_self_attends_per_block|num_dense_layers", 1),
+            (r"moe_layer_start_index|interleave_moe_layer_step", 1),
+            (r"num_experts_per_tok(en)?|moe_topk|moe_k", 2),
+            (r".*experts|zero_expert_num", 4),
+            (r"conv_pos_kernel_size", 3),
+            (r"conv_depthwise_kernel_size", 7),
+            (r"num_conv_pos_embedding_groups", 4),
+            (r"num_conv_pos_embeddings|(?!embedding_).*_rank|.*state_size|mamba_d_state", 16),
+            (r"hidden_size_per_layer_input|router_hidden_size", 16),
+            (r"(num_)?((en|de)coder_|hidden_)?layers|n_layers?|num_blocks", self.num_layers),
+            (r"mamba_n(um)?_heads", 2 * heads),
+            (r".*heads|n_head", heads),
+            (r"qk_(nope|rope)_head_dim", width // heads // 2),
+            (
+                r".*head_dim|.*d_head|d_kv|rotary_dim|kv_channels|attention_head_size",
+                width // heads,
+            ),
+            (r"(moe|shared_expert)_intermediate_size|expert_ffn_hidden_size", width),
+            (r"mamba_d_ssm", 2 * width),
+            (r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|dff|d_inner|hidden_dim", 4 * width),
+            (r"ffn_hidden_size|feed_forward_size", 4 * width),
+            (r"embed_dim", width // 8),
+            (r"(entity_|decoder_)?vocab_size(_per_layer_input)?", self.vocab_size),
+            (r"max_((en|de)coder_)?position_embeddings|n_positions|n_ctx", self.max_positions),
+            (r"max_seq_len|model_max_length|context_length", self.max_positions),
+            (r"max_(source|target)_positions", self.max_positions),
+            (r"image_size|input_size", self.image_size),
+            (r"patch_size", max(1, self.image_size // 8)),
+            (
+                r".*hidden_size|d_model|n_embd|.*emb(ed|edding)?_(size|dim)|word_embed_proj_dim",
+                width,
+            ),
+            (r"dim|projection_dim|pooler_output_size|dim_model_base|lru_width|d_latents", width),
+            (
+                r"embedding_rank|intra_bottleneck_size|classifier_proj_size|prediction_head_size",
+                width,
+            ),
+        ]
+
+    def named(self, key: str) -> int | None:
+        """The size of a setting; None if it is no size."""
+        return next((size for name, size in self.by_name if re.fullmatch(name, key)), None)
+
+
+DEFAULT_SIZES = TinySizes()
+
+
+def tiny_config(
+    arch: str,
+    sizes: TinySizes = DEFAULT_SIZES,
+    *,
+    family: str | None = None,
+    num_labels: int | None = None,
+) -> PretrainedConfig:
+    """Return a small config of a transformers architecture.
+
+    `family` is one of FAMILY_OF; with "causal-lm", encoders such as BERT become decoders. Special
+    token ids keep their defaults where the vocabulary has them.
+
+    >>> tiny_config("llama", TinySizes(vocab_size=300, num_layers=1)).num_hidden_layers
+    1
+    """
+    from transformers import AutoConfig
+
+    _check_architecture(arch, family)
+    kind = MODEL_TYPES.get(arch, arch)
+    default = AutoConfig.for_model(kind).to_dict()
+    if arch in OFFSET_POSITIONS:
+        room = sizes.max_positions + (default.get("pad_token_id") or 0) + 1
+        sizes = replace(sizes, max_positions=room)
+    small = _shrink(default, sizes)
+    if num_labels is not None:
+        small["num_labels"] = num_labels
+    if family == "causal-lm" and not default.get("is_encoder_decoder"):
+        small |= {key: True for key in ("is_decoder", "causal") if key in default}
+    config: PretrainedConfig = AutoConfig.for_model(kind, **small | OVERRIDES.get(arch, {}))
+    return config
+
+
+def _check_architecture(arch: str, family: str | None) -> None:
+    """Raise ValueError, with the reason or the nearest names, unless `tiny:` can build `arch`."""
+    families = tiny_families()
+    known = families[family] if family else sorted(set().union(*families.values()))
+    if arch in known:
+        return
+    kind = f"an architecture for {family}" if family else "an architecture"
+    reasons = (r for name in ([family] if family else UNBUILT) for r in UNBUILT[name].items())
+    why = next((reason for reason, names in reasons if arch in names.split()), None)
+    near = difflib.get_close_matches(arch, known, n=3, cutoff=0.5)
+    hint = (
+        f"close matches: {', '.join(near)}" if near else f"there are {len(known)}, e.g. {known[0]}"
+    )
+    raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that can be built small; {why or hint}")
+
+
+def _shrink(default: dict[str, Any], sizes: TinySizes) -> dict[str, Any]:
+    """Return the settings that change, of a default config and of the configs inside it."""
+    small: dict[str, Any] = {}
+    for key, value in default.items():
+        size = sizes.named(key)
+        if isinstance(value, dict) and value.get("model_type"):
+            small[key] = _shrink(value, sizes) | {"model_type": value["model_type"]}
+        elif isinstance(value, list | tuple):
+            small |= _shrink_list(key, list(value), default.get("num_hidden_layers"), sizes)
+        elif isinstance(value, float) and "drop" in key:
+            small[key] = 0.0  # a model this small underfits; dropout would not help it
+        elif size is not None and (type(value) is int or (value is None and key in REQUIRED)):
+            small[key] = min(value or size, size) if key == "patch_size" else size
+    if "depths" in default:  # the stages set the number of layers and the hidden size
+        small = {k: v for k, v in small.items() if k not in ("num_layers", "hidden_size")}
+    if "feat_extract_norm" in default:
+        small["feat_extract_norm"] = "layer"  # padding is kept out by the attention mask
+    if "qk_rope_head_dim" in small and default.get("head_dim") == default["qk_rope_head_dim"]:
+        small["head_dim"] = small["qk_rope_head_dim"]
+    if default.get("num_key_value_heads") not in (None, default.get("num_attention_heads")):
+        small["num_key_value_heads"] = sizes.num_heads // (1 if sizes.num_heads % 2 else 2)
+    return small | _token_ids(default, sizes.vocab_size)
+
+
+def _shrink_list(
+    key: str, values: list[Any], default_layers: int | None, sizes: TinySizes
+) -> dict[str, list[Any]]:
+    """Return a setting that has one value per stage, or one per layer, for the tiny model.
+
+    The layers cycle through the kinds in the default, so that two layers have both kinds of
+    attention.
+    """
+    count, layers = len(values), sizes.num_layers
+    if key in ("hidden_sizes", "embed_dims", "embed_dim"):
+        return {key: [sizes.hidden_size // 2**i for i in reversed(range(count))]}
+    if key in ("num_heads", "num_attention_heads"):
+        return {key: [min(2**i, sizes.num_heads) for i in range(count)]}
+    if key in ("depths", "depth"):
+        return {key: [min(depth, layers) for depth in values]}
+    if key in ("image_size", "conv_dim"):
+        return {key: [sizes.image_size if key == "image_size" else 32] * count}
+    if count != default_layers:
+        return {}
+    kinds = [value for i, value in enumerate(values) if value not in values[:i]]
+    kinds = [4 * sizes.hidden_size] if key == "intermediate_size" else kinds
+    return {key: (kinds * layers)[:layers]}
+
+
+def _token_ids(default: dict[str, Any], vocab_size: int) -> dict[str, int]:
+    """Return the special token ids that change: those beyond the vocabulary get the first few ids.
+
+    Placeholder tokens of images and audio stay outside the vocabulary, so that no text has them.
+    """
+    ids: dict[str, int] = {}
+    for key in (*_FIRST_TOKENS, *_LAST_TOKENS):
+        given = default.get(key)
+        if given is not None and np.max(given) >= vocab_size:
+            ids[key] = min(_FIRST_TOKENS.get(key, vocab_size), vocab_size - 1)
+    moved = {default[key]: ids[key] for key in ids if isinstance(default[key], int)}
+    for key in _START_TOKENS:
+        if isinstance(default.get(key), int):
+            ids[key] = moved.get(default[key], min(default[key], vocab_size - 1))
+    if default.get("is_encoder_decoder") and default.get("decoder_start_token_id") is None:
+        ids["decoder_start_token_id"] = ids.get("pad_token_id", default.get("pad_token_id") or 0)
+    return ids
 
 
 IMAGE_SIZE_REFUSED = rule(
@@ -106,67 +381,3 @@ def _sizes(encoder: Encoder) -> TinySizes:
             "images.",
         )
     return replace(sizes, image_size=pixels["height"])
-
-
-NAME = "tiny:mlp"
-HIDDEN = 256
-
-
-def open_mlp() -> ModelSource:
-    """A source that sizes the network to the columns and classes of the data."""
-    return ModelSource(
-        NAME,
-        "tiny",
-        _build_mlp,
-        makes_tokenizer=True,
-        untrained=True,
-        auto_classes=frozenset(),
-        recipe={"tiny": NAME},
-        hints=lambda: Hints(reads_vectors=lambda size: True),
-    )
-
-
-def _build_mlp(head: Head | None, encoder: Encoder) -> Built:
-    width = encoder.fitted.get("width")
-    if width is None or head is None or head.size is None or head.body is not None:
-        raise UNSUITABLE_MODEL.error(
-            f"{NAME} reads tabular rows and vectors, and the task {encoder.task} reads "
-            f"{', '.join(encoder.roles.values()) or 'whole rows'}.",
-            fix="Choose another model, or the task tabular-classification or regression.",
-        )
-    mean, scale = encoder.fitted.get("feature_mean"), encoder.fitted.get("feature_scale")
-    return Built(make_mlp(width, head.size(encoder), mean, scale))
-
-
-def make_mlp(
-    width: int, num_outputs: int, mean: list[float] | None, scale: list[float] | None
-) -> nn.Module:
-    """Three times linear, norm, GELU and dropout, and a linear output: (B, W) to (B, C).
-
-    Inputs whose means and scales are known are standardised first.
-    """
-    import torch
-    from torch import nn
-
-    class MLP(nn.Module):
-        mean: torch.Tensor | None
-        scale: torch.Tensor | None
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(*(layer(size) for size in (width, HIDDEN, HIDDEN)))
-            self.head = nn.Linear(HIDDEN, num_outputs)
-            for name, values in (("mean", mean), ("scale", scale)):
-                self.register_buffer(name, None if values is None else torch.tensor(values))
-
-        def forward(self, features: torch.Tensor) -> torch.Tensor:
-            if self.mean is not None and self.scale is not None:
-                features = (features - self.mean) / self.scale
-            logits: torch.Tensor = self.head(self.body(features))
-            return logits
-
-    def layer(size: int) -> nn.Module:
-        norm = nn.LayerNorm(HIDDEN)
-        return nn.Sequential(nn.Linear(size, HIDDEN), norm, nn.GELU(), nn.Dropout(0.1))
-
-    return MLP()

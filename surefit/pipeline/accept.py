@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.extra_columns import base_role
-from surefit.data.label_columns import join_columns
 from surefit.data.python.streams import Stream
+from surefit.data.several_columns import base_role, join_columns
 from surefit.data.table import Table
 from surefit.encode.array_per_file import join_parts
 from surefit.encode.encoder import Encoder
@@ -87,7 +86,7 @@ def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[
 
 def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:
     """To predict for a table of one column, where one is read, its name does not matter."""
-    if not encoder.settings.get("predicting") or len(table.columns) != 1:
+    if not encoder.predicting or len(table.columns) != 1:
         return table
     read = [c for role, c in encoder.roles.items() if not task.role(role).may_be_missing]
     return replace(table, arrow=table.arrow.rename_columns(read)) if len(read) == 1 else table

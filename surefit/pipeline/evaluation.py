@@ -16,7 +16,6 @@ from surefit.config import RunConfig
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.kernels.compiling import not_compiled
-from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
 from surefit.models.sharding import (
@@ -24,6 +23,7 @@ from surefit.models.sharding import (
     is_sharded,
     reshard,
 )
+from surefit.models.transformers_models import quiet_transformers
 from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
 from surefit.tasks.generation import own_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,11 @@ import numpy as np
 
 from surefit.batches.field import NUM_TARGETS, OWN
 from surefit.batches.loading import to_batch
-from surefit.data.label_columns import join_columns
-from surefit.data.nested_columns import spread_columns
+from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness
-from surefit.data.table import Table
+from surefit.data.several_columns import join_columns
 from surefit.encode.augment.array_changes import FIELDS as MIXED_FIELDS
-from surefit.encode.drop_reasons import describe_counts
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError
 from surefit.tasks.class_loss import read_class_loss
@@ -91,42 +89,30 @@ class ReadAnew:
             return [self._read(pipeline, *number, epoch) for number in numbers]
 
     def _read(self, pipeline: Pipeline, number: int, copy: int, epoch: int) -> EncodedRow:
+        """Read and encode a row, or a copy of it; raises where it cannot be trained on."""
         table = spread_columns(self.live.table(number, pipeline.seed, epoch + 1))
-        table = join_columns(table, pipeline.encoder.roles.values())
-        return self._encode(pipeline, table, (number, copy, epoch))
-
-    def _encode(self, pipeline: Pipeline, table: Table, place: tuple[int, int, int]) -> EncodedRow:
-        """The only row of a Table, encoded, or a copy of it."""
-        encode, raw = pipeline.row_encoder, table.row(0)
-
-        def made() -> tuple[EncodedRow, ...]:
-            first = encode(raw)
-            if self.copies is None or not place[1]:
-                return first
-            begun = encode.begin(raw)
-            again = partial(encode.encode_read, extras=begun.extras)
-            return self.copies.encode_anew(begun.row, place, first, again)
-
-        return _one_block(pipeline, made, f"row {place[0]}, epoch {place[2] + 1}")
-
-
-def _one_block(
-    pipeline: Pipeline, encode: Callable[[], tuple[EncodedRow, ...]], where: str
-) -> EncodedRow:
-    """An encoded row; raises where it cannot be trained on."""
-    try:
-        blocks = encode()
-    except SkipRowError as skip:
-        reason = describe_counts({skip.reason: 1})
-        raise RunFailedError(f"{where}: the row cannot be used ({reason}).", GIVE_ROWS) from None
-    except RowFaultError as fault:
-        raise RunFailedError(f"{where}: {fault.message}", fault.fix or GIVE_ROWS) from None
-    if len(blocks) != 1:
-        raise RunFailedError(
-            f"{where}: the row is longer than {pipeline.encoder.max_length} and would be split.",
-            "Truncate such rows: --set overlong=truncate.",
-        )
-    return blocks[0]
+        raw = join_columns(table, pipeline.encoder.roles.values()).row(0)
+        encode, where = pipeline.row_encoder, f"row {number}, epoch {epoch + 1}"
+        try:
+            blocks = encode(raw)
+            if self.copies is not None and copy:
+                begun = encode.begin(raw)
+                again = partial(encode.encode_read, extras=begun.extras)
+                place = (number, copy, epoch)
+                blocks = self.copies.encode_anew(begun.row, place, blocks, again)
+        except SkipRowError as skip:
+            reason = describe_counts({skip.reason: 1})
+            message = f"{where}: the row cannot be used ({reason})."
+            raise RunFailedError(message, GIVE_ROWS) from None
+        except RowFaultError as fault:
+            raise RunFailedError(f"{where}: {fault.message}", fault.fix or GIVE_ROWS) from None
+        if len(blocks) != 1:
+            raise RunFailedError(
+                f"{where}: the row is longer than {pipeline.encoder.max_length} and would be "
+                "split.",
+                "Truncate such rows: --set overlong=truncate.",
+            )
+        return blocks[0]
 
 
 def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:

@@ -18,7 +18,6 @@ from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.errors import UsageError, describe_error
 from surefit.models.call import Call, refuse_without_targets
-from surefit.models.module_outputs import pick_output
 from surefit.pipeline.pipeline import Pipeline
 
 NEEDED = ("onnx", "onnxruntime", "onnxscript")
@@ -88,7 +87,7 @@ def _outputs(module: Any, call: Call, batch: Mapping[str, Any]) -> dict[str, Any
 
     with torch.no_grad():
         made = call(module, batch)
-    picked = pick_output(getattr(made, "raw", made), call.sizes, call.asked)
+    picked = call.reads.pick(getattr(made, "raw", made))
     used = {} if picked.key is None else {picked.key: picked.tensors[picked.key]}
     return {
         key if isinstance(key, str) else "logits" if key in used else f"output_{key}": part

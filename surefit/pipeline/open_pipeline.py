@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-from surefit.batches.batch_layout import PADDED, PADDING_FREE, Layout
+from surefit.batches.collate import PADDED, PADDING_FREE, Layout
 from surefit.encode.encoder import Encoder
 from surefit.kernels.choose_head import from_choice
-from surefit.kernels.packed_body import find_varlen
-from surefit.kernels.varlen_attention import use_varlen_attention
+from surefit.kernels.varlen_attention import find_varlen, use_varlen_attention
 from surefit.kernels.varlen_kernels import BY_ROW
 from surefit.models.auxiliary_loss import find_auxiliary_loss
-from surefit.models.call import Names, OwnLoss, TargetUse, match_arguments, with_module_loss
-from surefit.models.class_scores import StepScores
+from surefit.models.call import Call, Names, OwnLoss, TargetUse, match_arguments, with_module_loss
+from surefit.models.module_outputs import StepScores
 from surefit.models.save_model import load_model
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import RowGroups
@@ -25,6 +24,29 @@ from surefit.user_code import CodeGate
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+class Choices(TypedDict, total=False):
+    """What was decided by trying, as plan.json stores it; a resumed run does not try again."""
+
+    head: dict[str, Any]
+    """Where logits are computed, as `kernels.choose_head.as_choice` has it."""
+    rows: str
+    """padded or padding-free"""
+    rows_reason: str | None
+    attention: str
+    """The kernel of padding-free attention."""
+    row_groups: dict[str, Any]
+    step_scores: dict[str, Any]
+    targets: dict[str, Any]
+    output: dict[str, Any]
+    """Which of several outputs of a module is used."""
+    auxiliary_loss: bool
+    parallel: dict[str, bool]
+    compile: dict[str, Any]
+    frozen: str
+    """The precision of frozen matrices."""
+    order_block_rows: int
 
 
 def open_pipeline(
@@ -41,22 +63,32 @@ def open_pipeline(
     With a `loss_fn`, rows need the columns that it reads.
     """
     module, encoder = load_model(folder, task, code, module)
-    fields = task.fields_for(encoder)
-    columns = batch_columns(fields)
+    columns = batch_columns(task.fields_for(encoder))
     if collate_fn is not None:  # whose columns only the plan knows
         columns = list(plan["model"]["columns"].values())
     names = (plan.get("model") or {}).get("columns") or {}
     call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
-    loss: Loss
-    if loss_fn is None:
-        encoder, loss = only_read(encoder, call), with_module_loss(task.loss_for(encoder))
-    else:
-        loss = OwnLoss(loss_fn)
-    fields = task.fields_for(encoder)
-    opened = Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, plan["seed"])
+    encoder = only_read(encoder, call) if loss_fn is None else encoder
+    opened = build_pipeline(task, encoder, module, call, loss_fn, collate_fn, plan["seed"])
     return apply_choices(opened, plan.get("choices", {}))
+
+
+def build_pipeline(
+    task: TaskSpec,
+    encoder: Encoder,
+    module: nn.Module,
+    call: Call,
+    loss_fn: Callable[..., Any] | None,
+    collate_fn: Callable[..., Any] | None,
+    seed: int,
+) -> Pipeline:
+    """The Pipeline of a plan or of a run, to which its Choices are then applied."""
+    own = OwnLoss(loss_fn) if loss_fn is not None else None
+    loss: Loss = own or with_module_loss(task.loss_for(encoder))
+    fields = task.fields_for(encoder)
+    return Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
 
 
 def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
@@ -66,8 +98,8 @@ def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
         auxiliary = find_auxiliary_loss(pipeline.module)
         pipeline = replace(pipeline, call=replace(pipeline.call, auxiliary=auxiliary))
     if choices.get("step_scores"):
-        scores = StepScores(**choices["step_scores"])
-        pipeline = replace(pipeline, call=replace(pipeline.call, step_scores=scores))
+        reads = replace(pipeline.call.reads, step_scores=StepScores(**choices["step_scores"]))
+        pipeline = replace(pipeline, call=replace(pipeline.call, reads=reads))
     if choices.get("targets"):
         use = choices["targets"]
         targets = TargetUse(**{**use, "columns": tuple(use["columns"])})

@@ -1,18 +1,17 @@
 """The Pipeline: everything between rows and batches, losses and predictions.
 
-It is built in two places, by planning (`plan/build_model.py`) and by opening a run
-(`pipeline/open_pipeline.py`), and every command uses it.
+`pipeline/open_pipeline.py:build_pipeline` builds it, for a plan and for the folder of a run, and
+every command uses it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from surefit.batches.batch_layout import PADDED, Layout
-from surefit.batches.collate import is_masked
+from surefit.batches.collate import PADDED, Layout, is_masked
 from surefit.batches.field import Field, lead_column
 from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.batches.order import Batches
@@ -26,13 +25,14 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store
 from surefit.errors import UsageError
-from surefit.kernels.packed_body import Varlen
-from surefit.kernels.tied_embeddings import find_input_embedding
-from surefit.models.call import Call, Names
-from surefit.models.class_scores import SingleLogit
+from surefit.kernels.sparse_head import find_input_embedding
+from surefit.kernels.varlen_attention import Varlen
+from surefit.models.call import Call, Names, OwnLoss, compute_losses
 from surefit.models.frozen_precision import lower_frozen
-from surefit.models.meta_copy import meta_copy
 from surefit.models.module_outputs import SETTING as OUTPUTS
+from surefit.models.module_outputs import OutputReader, SingleLogit
+from surefit.models.optimizer import OptimizerSettings
+from surefit.models.sharding import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
 from surefit.pipeline.live_batch import ReadAnew, live_batch
@@ -73,8 +73,6 @@ class Pipeline:
     row_groups: RowGroups = ANY_LENGTHS
     live: ReadAnew | StreamWindows | None = None
     """How training rows are read in each epoch, where no Store has them."""
-    counts_in_loss: bool = False
-    """Whether only the loss knows its count, as a user's `loss_fn` does: a sum of weights, say."""
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""
@@ -133,6 +131,11 @@ class Pipeline:
         return options.count(store.joined("labels", rows))
 
     @property
+    def counts_in_loss(self) -> bool:
+        """Whether only the loss knows its count, as a user's `loss_fn` does: a sum of weights."""
+        return isinstance(self.loss, OwnLoss)
+
+    @property
     def counts_when_read(self) -> bool:
         """Whether what a step's loss is divided by is known once its rows are read anew."""
         labels = self.fields.get("labels")
@@ -143,6 +146,16 @@ class Pipeline:
     def outputs(self, batch: Batch) -> Any:
         """What the module makes of a batch in training."""
         return self.call(self.module, batch)
+
+    def mean_loss(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the loss of a batch per target: alone, and with the module's auxiliary loss.
+
+        The steps that are measured, tried or repeated on one micro-batch call `backward` on the
+        second; a training step adds up several (`training/step.py`).
+        """
+        total, count, added = compute_losses(self.call, self.loss, self.module, batch)
+        mean = total / (float(count) or 1.0)
+        return mean, mean if added is None else mean + added
 
     def predicted(self, batch: Batch) -> Any:
         """What the module makes of a batch without its targets: what metrics compare with them."""
@@ -167,7 +180,7 @@ class Pipeline:
     @property
     def row_encoder(self) -> RowEncoder:
         """How one row is encoded."""
-        targets = not self.encoder.settings.get("predicting")
+        targets = not self.encoder.predicting
         count = self.task.count_targets
         return RowEncoder(self.task.encode, self.encoder, self.fields, count, targets)
 
@@ -237,8 +250,7 @@ def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
     if head is not None and task.class_scores is not None and exclusive and count == 2:
         rank = 2 + task.fields_for(encoder)["labels"].rank
         single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
-    asked = encoder.settings.get(OUTPUTS)
-    return replace(names, num_outputs=count, single_logit=single_logit, asked=asked)
+    return replace(names, reads=OutputReader(encoder.settings.get(OUTPUTS), count, single_logit))
 
 
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:
@@ -291,6 +303,7 @@ class Job:
     """Whether a divided model is gathered as a whole, not block by block."""
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
+    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:

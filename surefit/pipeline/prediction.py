@@ -12,10 +12,9 @@ import numpy as np
 from surefit.data.table import Table
 from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.kernels.compiling import not_compiled
-from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import refuse_without_targets
-from surefit.models.load_weights import UNSUITABLE_MODEL
+from surefit.models.transformers_models import UNSUITABLE_MODEL, quiet_transformers
 from surefit.pipeline.row_groups import group_rows, row_chunks
 
 if TYPE_CHECKING:

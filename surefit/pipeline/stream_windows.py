@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from surefit.data.label_columns import join_columns
-from surefit.data.nested_columns import spread_columns
+from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import kept_randomness, seed_generators
 from surefit.data.python.streams import Stream
+from surefit.data.several_columns import join_columns
 from surefit.encode.casting import row_length
-from surefit.encode.drop_reasons import describe_counts
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
 from surefit.encode.store import Store
 from surefit.errors import RunFailedError
 from surefit.progress import Progress

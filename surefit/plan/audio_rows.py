@@ -12,7 +12,7 @@ from typing import Any
 from surefit.config import Audio
 from surefit.data.cell_files import is_empty
 from surefit.data.data_rules import UNREADABLE_MEDIA
-from surefit.data.extra_columns import extra_roles
+from surefit.data.several_columns import extra_roles
 from surefit.data.split import Rows, sample_rows
 from surefit.data.table import Table
 from surefit.encode.audio.audio_files import About, look_at, require_audio
@@ -20,7 +20,7 @@ from surefit.encode.audio.audio_format import KIND, AudioFormat, extracted_form,
 from surefit.encode.encoded_row import RowFaultError
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.models.audio_inputs import TINY_MELS, AudioInputs
+from surefit.models.module_inputs import TINY_MELS, AudioInputs
 
 NO_FORM_ACCEPTED = rule(
     "SF195",

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.config import Augmentation, RunConfig
 from surefit.encode.audio.audio_format import extract, read_audio_format
-from surefit.encode.augment import CHANGES, read_synonyms
 from surefit.encode.augment.array_augment import ArrayAugment, AugmentError, same_row
 from surefit.encode.augment.array_changes import MIXES, ImageChanges, SeriesChanges
 from surefit.encode.augment.augmented_copies import (
@@ -19,7 +18,8 @@ from surefit.encode.augment.augmented_copies import (
     INSTRUCTIONS,
     AugmentedCopies,
 )
-from surefit.encode.drop_reasons import DropReason, describe_counts
+from surefit.encode.augment.text_changes import CHANGES, read_synonyms
+from surefit.encode.encoded_row import DropReason, describe_counts
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.pixel_format import read_format
 from surefit.encode.store import Store
@@ -32,6 +32,9 @@ from surefit.tasks import TASKS
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
+
+if TYPE_CHECKING:
+    from surefit.plan.draft import Draft
 
 COPIES_LEFT_OUT = rule(
     "SF287",
@@ -55,11 +58,9 @@ NOTHING_AUGMENTED = rule(
 BY_DEFAULT = ("wording", "case", "spacing", "punctuation")
 
 
-def make_copies(
-    task: TaskSpec, roles: Mapping[str, str], request: Request
-) -> tuple[AugmentedCopies | None, list[Finding]]:
+def make_copies(d: Draft) -> tuple[AugmentedCopies | None, list[Finding]]:
     """How training rows are augmented; None without augmented copies."""
-    config = request.config
+    task, roles, request, config = d.task, d.forms.roles, d.request, d.config
     factor, asked, seed = config.augmentation_factor, config.augment, config.seed
     if factor == 1:
         unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
@@ -159,9 +160,9 @@ TRIED_ROWS = 4
 """Rows that a user's own change is tried on before training, in two epochs."""
 
 
-def check_array_changes(config: RunConfig, task: TaskSpec, roles: Mapping[str, str]) -> None:
+def check_array_changes(d: Draft) -> None:
     """Refuse changes of arrays that rows of the task do not have."""
-    section = task.arrays(roles)
+    config, task, section = d.config, d.task, d.task.arrays(d.forms.roles)
     for name in KINDS:
         asked = _asked(config, name)
         if asked and name != section:
@@ -180,11 +181,10 @@ def check_array_changes(config: RunConfig, task: TaskSpec, roles: Mapping[str, s
         )
 
 
-def make_array_augment(
-    request: Request, pipeline: Pipeline, train: Store
-) -> tuple[ArrayAugment | None, list[Finding]]:
+def make_array_augment(d: Draft) -> tuple[ArrayAugment | None, list[Finding]]:
     """How training rows of arrays are augmented, tried on a few; None without augmentation."""
-    config, encoder = request.config, pipeline.encoder
+    request, config, pipeline, train = d.request, d.config, d.pipeline, d.train
+    encoder = pipeline.encoder
     section = pipeline.task.arrays(encoder.roles)
     if section is None:
         return None, []
@@ -300,8 +300,10 @@ def _check_mixing(
             )
     shapes = {train.value(augment.kind.column, row).shape for row in _some_rows(train, 1000)}
     if len(shapes) > 1:
+        lengths = sorted(shape[0] for shape in shapes)
         raise UsageError(
-            f"{key} blends rows, and these are of different lengths ({_lengths(shapes)}).",
+            f"{key} blends rows, and these are of different lengths ({lengths[0]} to "
+            f"{lengths[-1]}).",
             "Leave it out, or give rows of one length.",
         )
     if pipeline.fields["labels"].time_axis is not None:
@@ -327,11 +329,6 @@ def _check_mixing(
 def _some_rows(train: Store, most: int) -> list[int]:
     places = np.linspace(0, len(train) - 1, min(most, len(train)))
     return [int(place) for place in np.unique(places.astype(int))]
-
-
-def _lengths(shapes: set[tuple[int, ...]]) -> str:
-    lengths = [shape[0] for shape in shapes]
-    return f"{min(lengths)} to {max(lengths)}"
 
 
 def _try_own(augment: ArrayAugment) -> list[Finding]:

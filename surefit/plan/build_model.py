@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from surefit.batches.loading import load_batch
-from surefit.config import Lora
+from surefit.checks.machine import check_weights
 from surefit.data.column_types import describe_type, list_axes
 from surefit.data.data_rules import DTYPE_CONVERTED, USER_DATA_CODE_FAILED
 from surefit.data.roles import extra_fields
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import read_layout
+from surefit.encode.features.feature_layout import Hints, read_layout
 from surefit.encode.store import Store
 from surefit.errors import describe_error
 from surefit.findings import Finding, note
-from surefit.kernels.aligned_weights import align_weights
-from surefit.models.call import Call, Names, OwnLoss, match_arguments, with_module_loss
+from surefit.kernels.numerics import align_weights
+from surefit.memory.limit import find_limit
+from surefit.models.call import Call, Names, match_arguments
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
-from surefit.models.model_source import ModelSource
+from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.models.module_outputs import SETTING as OUTPUTS
 from surefit.models.module_outputs import Key
+from surefit.models.open_model import NO_LIMITS, open_model
+from surefit.models.optimizer import freeze_parameters
+from surefit.pipeline.open_pipeline import build_pipeline
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
 from surefit.plan.choose_form import read_further, refuse_raw
+from surefit.plan.draft import Draft, Findings
+from surefit.processes import num_processes
 from surefit.tasks.custom import only_input
-from surefit.tasks.task_spec import Head, TaskSpec
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+WHOLE_SHARE = 0.5
+"""Share of a process's memory up to which it loads a model whole before the model is sharded."""
 
 
 @dataclass(frozen=True)
@@ -57,46 +65,73 @@ class Built:
         return 1e-3 if untrained else 2e-5
 
 
-def build_module(
-    source: ModelSource,
-    head: Head | None,
-    encoder: Encoder,
-    lora: Lora,
-    checkpointing: bool,
-    seed: int,
-) -> tuple[tuple[nn.Module, Adaptation | None], list[Finding]]:
+def _weight_limits(d: Draft) -> WeightLimits:
+    """What one process loads: all that host memory holds, half of it where it does not train."""
+    config, request = d.config, d.request
+    host = find_limit(config.max_memory_gb, host=True).bytes
+    shards = config.parallel == "fsdp" and (request.processes or num_processes()) > 1
+    sharded = int(WHOLE_SHARE * min(d.limit.bytes, host)) if shards else None
+    if config.device_memory_gb is not None:  # planned for another device
+        return WeightLimits(sharded, int(WHOLE_SHARE * host))
+    # Onto a device of this machine, weights may be read in fewer bytes.
+    return WeightLimits(sharded, None if d.limit.on_device else host)
+
+
+def open_source(d: Draft) -> tuple[ModelSource, Findings]:
+    """Where the model comes from; nothing is built."""
+    source = open_model(
+        d.objects.model if d.objects.model is not None else d.config.model,
+        from_scratch=d.config.from_scratch,
+        trust_remote_code=d.config.trust_remote_code,
+        quantize=d.config.lora.quantize,
+        limits=NO_LIMITS if d.request.one_row else _weight_limits(d),
+        code=d.request.code,
+    )
+    return source, ()
+
+
+def read_hints(d: Draft) -> tuple[tuple[ModelSource, Hints], Findings]:
+    """What the model expects of its inputs."""
+    hints = d.source.hints()
+    return (replace(d.source, image=d.source.image or dict(hints.image or {})), hints), ()
+
+
+def build_module(d: Draft) -> tuple[tuple[nn.Module, Adaptation | None], list[Finding]]:
     """Build the model for the data, with adapters and gradient checkpointing where asked for."""
     import torch
 
-    torch.manual_seed(seed)
+    config, source, encoder = d.config, d.source, d.encoder
+    head = d.task.head_for(encoder)
+    torch.manual_seed(config.seed)
     built = source.build(head, encoder)
     found, adaptation = [*built.findings], None
-    if lora.r or is_adapted(built.module):
-        torch.manual_seed(seed)
+    if config.lora.r or is_adapted(built.module):
+        torch.manual_seed(config.seed)
         adaptation, notes = adapt(
             built,
-            lora,
+            config.lora,
             head.size(encoder) if head is not None and head.size else None,
             head.auto_class if head is not None else None,
         )
         found += notes
     if adaptation is None or base_name(source) is None:
         align_weights(built.module)  # frozen weights of a named base are read from the same file
-    if checkpointing:
+    if config.checkpointing:
         enable_checkpointing(built.module)
     return (built.module, adaptation), found
 
 
-def make_pipeline(
-    module: nn.Module,
-    task: TaskSpec,
-    encoder: Encoder,
-    table: Table,
-    seed: int,
-    loss_fn: Callable[..., Any] | None,
-    collate_fn: Callable[..., Any] | None,
-) -> tuple[Pipeline, list[Finding]]:
+def prepare_weights(d: Draft) -> None:
+    """Refuse weights that cannot be trained, and freeze those that the user names."""
+    module, adaptation = d.module
+    check_weights(module)
+    freeze_parameters(module, d.config.freeze, adaptation is not None)
+
+
+def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
     """Match the columns of the data with what the module's forward names."""
+    (module, adaptation), task, encoder, table = d.module, d.task, d.encoder, d.data.table
+    loss_fn, collate_fn = d.objects.loss_fn, d.objects.collate_fn
     pad = getattr(getattr(module, "config", None), "pad_token_id", None)
     if encoder.tokenizer is None and isinstance(pad, int):
         encoder = replace(encoder, settings={**encoder.settings, "pad_token_id": pad})
@@ -120,19 +155,9 @@ def make_pipeline(
     encoder = replace(encoder, extras={**encoder.extras, **used})
     if collate_fn is None:
         encoder = read_further(encoder, call.arguments.values())
-    loss = with_module_loss(task.loss_for(encoder)) if loss_fn is None else OwnLoss(loss_fn)
-    pipeline = Pipeline(
-        task,
-        encoder,
-        module,
-        call,
-        loss,
-        task.fields_for(encoder),
-        collate_fn=collate_fn,
-        seed=seed,
-        counts_in_loss=loss_fn is not None,
-    )
-    return pipeline, [*found, *_casts(table, encoder)]
+    seed = d.config.seed
+    pipeline = build_pipeline(task, encoder, module, call, loss_fn, collate_fn, seed)
+    return Built(pipeline, d.source, table, adaptation), [*found, *_casts(table, encoder)]
 
 
 def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
@@ -141,7 +166,8 @@ def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
         return pipeline
     encoder = pipeline.encoder
     encoder = replace(encoder, settings={**encoder.settings, OUTPUTS: asked})
-    return replace(pipeline, encoder=encoder, call=replace(pipeline.call, asked=asked))
+    reads = replace(pipeline.call.reads, asked=asked)
+    return replace(pipeline, encoder=encoder, call=replace(pipeline.call, reads=reads))
 
 
 def _is_whole(table: Table, column: str) -> bool:

@@ -11,21 +11,17 @@ from dataclasses import replace
 import pyarrow as pa
 
 from surefit.batches.field import well_known_fields
+from surefit.data.cell_files import holds, is_class_map
 from surefit.data.column_types import array_rank, is_array, is_number, list_axes
 from surefit.data.column_values import is_identifier
-from surefit.data.extra_columns import (
-    SEVERAL,
-    extra_role,
-    holds,
-    is_class_map,
-)
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import ROLES, get_role
 from surefit.data.row_arrays import row_shape
+from surefit.data.several_columns import SEVERAL, extra_role
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.encode.features.feature_layout import Hints
-from surefit.encode.images.channel_axis import FIRST, own_axis
+from surefit.encode.images.image_files import FIRST, own_axis
 from surefit.findings import rule
 from surefit.tasks.image_segmentation import MASKS
 from surefit.tasks.task_spec import TaskSpec
@@ -42,16 +38,18 @@ def choose_form(
     split_by: str | None = None,
 ) -> dict[str, str]:
     """The columns by role that the user chose, with those that the module decides."""
-    found = _with_input(table, hints, wanted, chosen)
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
+    possible = {*ROLES} if tasks is None else {r for task in tasks for r in task.role_names}
+    found = _with_input(table, hints, possible, chosen)
     arrays = [name for name in table.columns if _is_input(table, name)]
     several = {*found} & {*SEVERAL} - {*chosen}
-    if not (arrays or several) or "label" in found or not _may_have(wanted, "label"):
+    if not (arrays or several) or "label" in found or "label" not in possible:
         return found
     label = _label_beside(table, {*found.values(), *hints.arguments, *arrays, split_by or ""})
     if label is None:
         return found or _inputs_and_targets(table, hints, arrays)
     has_input = bool({"image", "features", "input_ids"} & {*found})
-    if len(arrays) == 1 and not has_input and _is_flat(table, arrays[0]):
+    if len(arrays) == 1 and not has_input and array_rank(table.column_type(arrays[0])) <= 2:
         found["features"] = arrays[0]
     return {**found, "label": label}
 
@@ -68,11 +66,6 @@ def _inputs_and_targets(table: Table, hints: Hints, arrays: Sequence[str]) -> di
     return {"features": read[0], "label": next(name for name in arrays if name != read[0])}
 
 
-def _may_have(wanted: TaskSpec | Sequence[TaskSpec] | None, role: str) -> bool:
-    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
-    return tasks is None or any(role in task.role_names for task in tasks)
-
-
 def _label_beside(table: Table, read: Collection[str]) -> str | None:
     """The only column left that may be the label, where others are inputs, ids or groups."""
     label = get_role("label")
@@ -84,31 +77,28 @@ def _label_beside(table: Table, read: Collection[str]) -> str | None:
 
 
 def _with_input(
-    table: Table,
-    hints: Hints,
-    wanted: TaskSpec | Sequence[TaskSpec] | None,
-    chosen: Mapping[str, str],
+    table: Table, hints: Hints, possible: Collection[str], chosen: Mapping[str, str]
 ) -> dict[str, str]:
-    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
-    possible = {"image", "features"}
-    if tasks is not None:
-        possible &= {role for task in tasks for role in task.role_names}
+    """The chosen columns, with that of the input, of which the tasks have the `possible` roles."""
     taken = {*chosen.values()}
-    if not {*SEVERAL} & {*chosen}:
-        read = [role for role in SEVERAL if _may_have(tasks, role)]
-        if lead := lead_input(table, hints.arguments, taken, read):
-            return {**chosen, **lead}
+    lead = _lead_input(table, hints.arguments, taken, possible)
+    if lead and not {*SEVERAL} & {*chosen}:
+        return {**chosen, **lead}
     arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
-    if possible & {*chosen} or not arrays or "inputs_embeds" in hints.arguments:
+    is_chosen = {"image", "features"} & {*chosen} & {*possible}
+    if is_chosen or not arrays or "inputs_embeds" in hints.arguments:
         return dict(chosen)
-    arrays = _without_masks(table, arrays)
+    others = [name for name in arrays if name.lower() not in MASKS.names]
+    if len(others) == 1 and array_rank(table.column_type(others[0])) == 3:
+        arrays = others  # an image, and masks of its pixels
     if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
         return {**chosen, "image": arrays[0]}
     named = [name for name in hints.arguments if name in arrays]
-    looked_up = _looked_up(table, hints, arrays) if _may_have(tasks, "input_ids") else None
-    if looked_up is not None and _may_have(tasks, "label") and _has_label(table, chosen):
+    looked_up = _looked_up(table, hints, arrays) if "input_ids" in possible else None
+    if looked_up is not None and "label" in possible and _has_label(table, chosen):
         return {**chosen, "input_ids": looked_up}
-    if "features" in possible and len(arrays) > 1 and named and _is_flat(table, named[0]):
+    is_flat = bool(named) and array_rank(table.column_type(named[0])) <= 2
+    if "features" in possible and len(arrays) > 1 and is_flat:
         return {**chosen, "features": named[0]}
     return dict(chosen)
 
@@ -136,21 +126,10 @@ def _looked_up(table: Table, hints: Hints, arrays: Sequence[str]) -> str | None:
     return ids if as_integers and not hints.runs_on(shapes, whole - {ids}) else None
 
 
-def _without_masks(table: Table, arrays: list[str]) -> list[str]:
-    """The arrays but masks of pixels, where one of three axes is beside them."""
-    others = [name for name in arrays if name.lower() not in MASKS.names]
-    has_image = len(others) == 1 and array_rank(table.column_type(others[0])) == 3
-    return others if has_image else arrays
-
-
 def _is_input(table: Table, column: str) -> bool:
     """Whether a column has arrays, and its name is neither a label's nor one of token ids."""
     known = (*get_role("label").names, *TOKEN_COLUMNS)
     return is_array(table.column_type(column)) and column.lower() not in known
-
-
-def _is_flat(table: Table, column: str) -> bool:
-    return array_rank(table.column_type(column)) <= 2
 
 
 def _are_images(table: Table, column: str, hints: Hints) -> bool:
@@ -187,11 +166,11 @@ NAMES_IN_BATCHES = {"labels", *(role.batch_column for role in ROLES.values())}
 """Names that a batch has for other columns."""
 
 
-def lead_input(
-    table: Table, arguments: Sequence[str], taken: Iterable[str], possible: Iterable[str]
+def _lead_input(
+    table: Table, arguments: Sequence[str], taken: Collection[str], possible: Collection[str]
 ) -> dict[str, str]:
     """Of several columns of images or audio, the first that the module's forward names."""
-    free = [name for name in table.columns if name not in {*taken}]
+    free = [name for name in table.columns if name not in taken]
     for role in SEVERAL:
         named = [name for name in arguments if name in free and holds(table, name, role)]
         if role not in possible or not named:

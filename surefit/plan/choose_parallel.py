@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.order import Batches
 from surefit.checks.probes.gradients import ParameterUse, find_use
-from surefit.config import RunConfig
 from surefit.encode.store import Store
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call, compute_losses
-from surefit.models.meta_copy import meta_copy
-from surefit.models.sharding import find_units
+from surefit.models.sharding import find_units, meta_copy
+from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.draft import Draft
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,55 +29,39 @@ NOT_DIVISIBLE = rule(
     fix="Change the parameters that the message names, or train with parallel=ddp.",
 )
 
-NO_COMPILED_SHARDS = rule(
-    "SF442",
-    "error",
-    "compile=on with parallel=fsdp",
-    why="Compiled layers of a model that is divided over processes are not tested.",
-    fix="Leave compile out, or train with parallel=ddp.",
-)
-
 PROBED_BATCHES, PROBED_ROWS = 3, 2
 SHOWN = 3
-KEY = "parallel"
-"""The name of this choice in plan.json."""
 
 
-def choose_parallel(
-    pipeline: Pipeline,
-    train: Store,
-    batches: Batches,
-    config: RunConfig,
-    earlier: Mapping[str, Any],
-) -> tuple[dict[str, Any], list[Finding]]:
-    """What several processes need to know of the model; nothing for one process.
+def check_divided(d: Draft) -> None:
+    """Refuse what cannot be trained with its parameters divided over processes."""
+    check_divisible(d.pipeline.module)
+    if d.config.compile == "on":
+        raise NOT_DIVISIBLE.error(
+            "compile=on and parallel=fsdp are both set; compiled layers of a divided model are not "
+            "tested.",
+            fix="Leave compile out, or train with parallel=ddp.",
+        )
+
+
+def choose_parallel(d: Draft) -> tuple[Choices, list[Finding]]:
+    """What several processes need to know of the model.
 
     `unused` is whether a parameter may get no gradient in some micro-batch, `whole` whether a
     divided model is gathered as a whole. Where either cannot be known, it is the safe one.
     """
-    if batches.num_processes == 1:
-        return {}, []
-    module, divides = pipeline.module, config.parallel == "fsdp"
-    fixed: dict[str, Any] = {}
-    if divides:
-        check_divisible(module)
-        if config.compile == "on":
-            raise NO_COMPILED_SHARDS.error("compile=on and parallel=fsdp are both set.")
-        why = "compiled layers of a divided model are not tested"
-        fixed = {"compile": {"compiled": False, "why": why}}
-    if KEY in earlier:
-        return {KEY: earlier[KEY], **fixed}, []
+    module = d.pipeline.module
     names = {id(part): name for name, part in module.named_modules()}
     blocks = {names[id(unit)]: unit for unit in find_units(module)}
     if any(parameter.is_meta for parameter in module.parameters()):  # too large to try
-        return {KEY: {"unused": True, "whole": False}, **fixed}, []
-    use = _try_batches(pipeline, train, batches, blocks)
+        return {"parallel": {"unused": True, "whole": False}}, []
+    use = _try_batches(d.pipeline, d.train, d.batches, blocks)
     unused = bool(use.unused) or not _is_static(module)
     why = _why_whole(module, use) if blocks else ""
     found = []
-    if why and divides:
+    if why and d.config.parallel == "fsdp":
         found = [note(f"The model is gathered as a whole: {why}.")]
-    return {KEY: {"unused": unused, "whole": bool(why)}, **fixed}, found
+    return {"parallel": {"unused": unused, "whole": bool(why)}}, found
 
 
 def _try_batches(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
-from surefit.disk_space import free_bytes, size_of
 from surefit.findings import accept_findings, rule
-from surefit.gigabytes import show_size
-from surefit.memory.held_memory import ADAM_STATES, trained_sizes, unique_bytes
+from surefit.gigabytes import free_bytes, show_size, size_of
+from surefit.memory.held_memory import unique_bytes
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
@@ -80,10 +79,10 @@ class DiskUse:
 def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path) -> DiskUse:
     """Predict what training the Job writes to `folder`, and look up what is free there."""
     module, encoder = job.pipeline.module, job.pipeline.encoder
-    trained = sum(size + TENSOR_BYTES for size in trained_sizes(module))
     saved = _tensors_bytes(saved_tensors(module))
     whole = _tensors_bytes(module.state_dict(keep_vars=True))
-    one = saved + ADAM_STATES * trained + FILES_BYTES
+    states = job.optimizer.kind.state_bytes(module, lambda weight: weight.nbytes + TENSOR_BYTES)
+    one = saved + states + FILES_BYTES
     evaluations = -(-job.num_steps // job.eval_every) if job.eval_every else job.epochs
     saves = evaluations + (job.num_steps // config.save_every if config.save_every else 0)
     kept = min(saves, config.keep + bool(len(job.validation)))  # the latest, and the best

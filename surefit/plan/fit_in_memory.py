@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from surefit.batches.order import Batches, Order
+from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.config import Generation
-from surefit.errors import UsageError, describe_error
+from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise, largest_batch, whole_model_peak
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.pipeline import Job, Pipeline
-from surefit.plan.plan import planned_precision
-from surefit.processes import num_processes
-
-if TYPE_CHECKING:
-    import torch
+from surefit.plan.draft import Draft
+from surefit.request import Request
 
 DOES_NOT_FIT = rule(
     "SF400",
@@ -50,30 +44,7 @@ IDLE_PROCESSES = rule(
     fix="Use fewer processes, or a smaller batch_size.",
 )
 
-DEFAULT_ROWS = 8
 SHOWN_OPTIONS = 4
-
-
-def make_batches(
-    lengths: npt.NDArray[np.int32],
-    seed: int,
-    batch_size: int | Literal["auto"],
-    grad_accum: int,
-    max_tokens: int | None,
-    order: Order | Literal["auto"] = "auto",
-    processes: int | None = None,
-) -> Batches:
-    """The order of the rows; with batch_size=auto, a step is one micro-batch until it is chosen."""
-    if batch_size == "auto" and max_tokens is not None:
-        raise UsageError(
-            f"batch_size is auto and max_tokens {max_tokens}: both bound a micro-batch.",
-            "Use one of them.",
-        )
-    if batch_size == "auto":
-        batch_size, grad_accum = DEFAULT_ROWS * grad_accum, 1
-    chosen = None if order == "auto" else order
-    count = processes or num_processes()
-    return Batches(lengths, seed, batch_size, grad_accum, count, max_tokens, order=chosen)
 
 
 def generation_size(
@@ -87,33 +58,25 @@ def generation_size(
     return (wanted.rows, wanted.max_new_tokens) if can else None
 
 
-def autocast_dtype(
-    precision: str, device_memory_gb: float | None, device: str | None = None
-) -> torch.dtype | None:
-    """The lower precision of mixed precision on the planned device; None for float32."""
-    import torch
-
-    name = planned_precision(precision, device_memory_gb, device)
-    return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
-
-
-def settle_batch_size(job: Job, limit: Limit) -> tuple[Job, list[Finding]]:
+def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
     """Replace batch_size=auto by the largest micro-batch that fits.
 
     It divides the effective batch size, which stays the same.
     """
-    effective, found = job.batches.batch_size, []
+    job, effective, found = d.work, d.work.batches.batch_size, list[Finding]()
     try:
-        job, _ = largest_batch(Trials(job, limit), job)
+        job = largest_batch(Trials(job, d.limit), job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{describe_error(error)}"[:200]
         found.append(note(f"The batch size stays {effective}: {what}"))
-    batches = job.batches
+    batches, layer = job.batches, find_min_rows(job.pipeline.module, None)[1]
+    sizes = {"batch_size": batches.batch_size, "grad_accum": batches.grad_accum}
     message = (
         f"batch_size is {batches.batch_size} and grad_accum {batches.grad_accum}: the largest "
         f"micro-batch that fits, at an effective batch size of {effective}."
     )
-    return job, [*found, note(message)]
+    found += [note(message), *check_single_rows(batches, d.config.epochs, layer)]
+    return (job, replace(d.request, config=d.config.model_copy(update=sizes))), found
 
 
 def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:

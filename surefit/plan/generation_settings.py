@@ -12,43 +12,6 @@ from surefit.findings import Finding, note
 from surefit.pipeline.pipeline import Pipeline
 from surefit.tasks.generation import SHAPING, own_config
 
-WITHOUT_EFFECT = (
-    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"),
-    *("max_length", "max_new_tokens", "use_cache", "cache_implementation", "cache_config"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits"),
-    *("return_dict_in_generate", "transformers_version", "_from_model_config"),
-    *("compile_config", "disable_compile", "num_assistant_tokens", "is_assistant"),
-    *("num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_lookbehind"),
-    *("target_lookbehind", "max_matching_ngram_size"),
-)
-"""Settings that change no token, or that surefit has its own values for."""
-
-NEUTRAL = {
-    "do_sample": False,
-    "num_beams": 1,
-    "num_beam_groups": 1,
-    "num_return_sequences": 1,
-    "temperature": 1.0,
-    "top_k": 50,
-    "top_p": 1.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "diversity_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "length_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "early_stopping": False,
-    "renormalize_logits": False,
-    "remove_invalid_values": False,
-    "token_healing": False,
-    "use_mtp": False,
-}
-"""Values that are as good as none."""
-
 
 def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline, list[Finding]]:
     """The Pipeline with the settings that it generates with, which its Encoder keeps."""
@@ -57,7 +20,9 @@ def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline,
     if generate is None or not able:
         _refuse_unset(wanted.from_model, {}, pipeline)
         return pipeline, []
-    known = _known_settings(pipeline.module)
+    config = own_config(pipeline.module)
+    given = {} if config is None else config.to_dict()
+    known = {name: value for name, value in given.items() if value is not None}
     _refuse_unset(wanted.from_model, known, pipeline)
     taken = {name: known[name] for name in wanted.from_model}
     settings = {**generate.settings(pipeline.module, encoder), **taken}
@@ -65,14 +30,6 @@ def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline,
         _refuse_invalid(settings)
     encoder = replace(encoder, settings={**encoder.settings, "generate": settings})
     return replace(pipeline, encoder=encoder), _report_unused(known, settings)
-
-
-def _known_settings(module: Any) -> dict[str, Any]:
-    """What the model's generation config sets."""
-    config = own_config(module)
-    if config is None:
-        return {}
-    return {name: value for name, value in config.to_dict().items() if value is not None}
 
 
 def _refuse_unset(names: Sequence[str], known: Mapping[str, Any], pipeline: Pipeline) -> None:
@@ -107,12 +64,15 @@ def _refuse_invalid(settings: Mapping[str, Any]) -> None:
 
 
 def _report_unused(known: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Finding]:
-    unused = {
-        name: value
-        for name, value in known.items()
-        if name not in WITHOUT_EFFECT and value != settings.get(name, NEUTRAL.get(name))
-    }
+    """What generate.from_model could take over; penalties of 1, a length of 0 and the like do
+    nothing."""
+    changing = [
+        (name, known[name])
+        for name in SHAPING
+        if name in known and (known[name] is True or known[name] not in (0, 1))
+    ]
+    unused = [(n, v) for n, v in changing if n != "eos_token_id" and v != settings.get(n)]
     if not unused:
         return []
-    shown = ", ".join(f"{name} {str(value)[:40]}" for name, value in unused.items())
+    shown = ", ".join(f"{name} {str(value)[:40]}" for name, value in unused)
     return [note(f"Text is generated without {shown} (generate.from_model).")]

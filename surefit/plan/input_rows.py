@@ -19,19 +19,12 @@ from surefit.data.row_arrays import (
 )
 from surefit.data.table import Table
 from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
-from surefit.encode.images.channel_axis import FIRST, LAST, ChannelAxis, convertible, own_axis
+from surefit.encode.images.image_files import FIRST, LAST, ChannelAxis, convertible, own_axis
 from surefit.errors import FindingError
-from surefit.findings import Finding, note, rule
+from surefit.findings import Finding, note
 from surefit.gigabytes import show_gb
-from surefit.memory.limit import Limit, find_limit
-
-BATCH_TOO_LARGE = rule(
-    "SF431",
-    "error",
-    "a batch does not fit in memory",
-    why="The features of one batch exceed the memory limit, even without model and gradients.",
-    fix="Choose a smaller --batch-size, or truncate rows with --max-seq-length.",
-)
+from surefit.memory.limit import find_limit
+from surefit.plan.fit_in_memory import DOES_NOT_FIT
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,9 @@ def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
     rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
     if bound.max_tokens is not None and longest:
         rows = min(rows, max(1, bound.max_tokens // longest))
-    limit = _batch_limit(bound)
+    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
+    if limit.on_device and bound.device_memory_gb is None:  # a batch is made in host memory
+        limit = min(limit, find_limit(host=True), key=lambda each: each.bytes)
     needed = batch_bytes(rows, longest, width.most)
     if needed <= limit.bytes:
         return
@@ -153,19 +148,11 @@ def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
             f"Truncate rows with --max-seq-length, or use more memory: one row takes "
             f"{show_gb(one_row)}, and {show_gb(free)} of the limit are free."
         )
-    raise BATCH_TOO_LARGE.error(
+    raise DOES_NOT_FIT.error(
         f"A batch of {rows} rows of [{longest}, {width}] takes {show_gb(needed)}; the memory limit "
         f"is {limit}.",
         fix=fix,
     )
-
-
-def _batch_limit(bound: BatchBound) -> Limit:
-    """The tightest limit for a batch: it is made in host memory, then moved to the device."""
-    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
-    if not limit.on_device or bound.device_memory_gb is not None:
-        return limit
-    return min(limit, find_limit(host=True), key=lambda each: each.bytes)
 
 
 def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:

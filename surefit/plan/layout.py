@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.batch_layout import PADDING_FREE, Layout
-from surefit.batches.collate import starts_in_time
+from surefit.batches.collate import PADDING_FREE, Layout, starts_in_time
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 from surefit.batches.keyed_permutation import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.order import Batches
@@ -23,10 +22,10 @@ from surefit.findings import Finding, note
 from surefit.kernels.choose_head import as_choice, choose_head
 from surefit.kernels.compiling import choose_compile, repeated_layers
 from surefit.kernels.numerics import preserved_state
-from surefit.kernels.packed_body import find_varlen
 from surefit.kernels.varlen_attention import (
     find_attention_limit,
     find_pretrained,
+    find_varlen,
     observed_layers,
     restore_attention,
     use_varlen_attention,
@@ -36,23 +35,19 @@ from surefit.memory.limit import find_limit
 from surefit.memory.machine_speed import device_seconds
 from surefit.memory.predict_peak import trace_batch, worst_batch
 from surefit.models.frozen_precision import may_lower
-from surefit.models.model_source import ModelSource
-from surefit.pipeline.open_pipeline import apply_choices, label_smoothing
+from surefit.pipeline.open_pipeline import Choices, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
+from surefit.plan.draft import Draft
 from surefit.plan.prove_layout import why_layout_differs
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
 
 PROBED_TOKENS = 24
 MOST_PROBED_TOKENS = 1024
 """Rows that show the limit of a model's attention are not tested beyond this length."""
-CHOSEN = ("head", "rows", "rows_reason", "attention")
-"""The choices of `choose_layout` in plan.json."""
 Rows = Sequence[Mapping[str, Any]]
-Choices = dict[str, Any]
 
 
 def choose_layout(
@@ -60,21 +55,14 @@ def choose_layout(
     train: Store,
     longest: int,
     may_join: bool,
-    earlier: Mapping[str, Any],
     dtype: torch.dtype | None = None,
 ) -> tuple[Pipeline, Choices]:
     """The Pipeline with the chosen head and batch layout, and the choices.
 
-    `earlier` are the choices of a resumed run; `may_join` allows padding-free batches; `dtype` is
-    the lower precision of mixed precision.
+    `may_join` allows padding-free batches; `dtype` is the lower precision of mixed precision.
     """
     if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
         return pipeline, {}
-    if earlier:
-        chosen = apply_choices(pipeline, earlier)
-        kept = {name: earlier[name] for name in CHOSEN if name in earlier}
-        rows = PADDING_FREE if chosen.layout.padding_free else "padded"
-        return chosen, {**kept, "rows": rows}
     made, choices = _with_head(pipeline, train)
     layout = replace(made.layout, padding_free=True, body_only=made.layout.predicts is None)
     refused = _why_padded_anyway(made, train, longest, may_join)
@@ -118,17 +106,14 @@ def _why_padded_anyway(
     return None
 
 
-def choose_compiling(
-    module: nn.Module, num_steps: int, wanted: str, layout: Layout, earlier: Mapping[str, Any]
-) -> Choices:
+def choose_compiling(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
     """Whether the model's layers are compiled, and the reason."""
     import torch
 
-    if "compile" in earlier:
-        return {"compile": earlier["compile"]}
-    layers, on_cuda = len(repeated_layers(module)), torch.cuda.is_available()
-    compiled, why = choose_compile(wanted, layers, num_steps, on_cuda, layout.padding_free)
-    return {"compile": {"compiled": compiled, "why": why}}
+    job, on_cuda = d.work, torch.cuda.is_available()
+    layers, padding_free = len(repeated_layers(job.pipeline.module)), job.batches.padding_free
+    compiled, why = choose_compile(d.config.compile, layers, job.num_steps, on_cuda, padding_free)
+    return {"compile": {"compiled": compiled, "why": why}}, ()
 
 
 def _why_not_padding_free(
@@ -213,7 +198,7 @@ def choose_attention(
     train: Store,
     layers: Sequence[tuple[Shape, Attention]],
     dtype: torch.dtype | None,
-) -> tuple[str | None, dict[str, str]]:
+) -> tuple[str | None, Choices]:
     """Why rows are padded after all, or None; and the kernel, as the plan stores it."""
     device = training_device()
     if device.type == "cpu":
@@ -280,31 +265,29 @@ def fastest_pass(pipeline: Pipeline, batch: Any, dtype: Any) -> float:
     return min(seconds)
 
 
-def choose_frozen(
-    job: Job, source: ModelSource, earlier: Mapping[str, Any]
-) -> tuple[Job, dict[str, str]]:
+def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
     """The Job with the precision of its frozen matrices, and the choice as the plan stores it.
 
     In mixed precision, matrix products with frozen weights are computed in the lower precision; on
     every device they may as well be stored in it. A model whose own code reads the dtype of its
-    weights may fail then: its step is tried on the meta device. `earlier` are the choices of a
-    resumed run.
+    weights may fail then: its step is tried on the meta device.
     """
-    dtype = job.autocast_dtype
+    job, dtype, earlier = d.work, d.work.autocast_dtype, d.request.choices
+    unchanged = (job, d.plan.choices), ()
     if job.parallel == "fsdp":  # it divides layers whose weights have one precision
-        return job, {}
+        return unchanged
     if dtype is None or (earlier and "frozen" not in earlier):
-        return job, {}
-    if not may_lower(job.pipeline.module, source):
-        return job, {}
+        return unchanged
+    if not may_lower(job.pipeline.module, d.source):
+        return unchanged
     lowered = replace(job, frozen_dtype=dtype)
     if not earlier:
         try:
             trace_batch(lowered, *lowered.on_meta, worst_batch(lowered))
         except Exception:  # the model's own code may fail on the meta device in any way
             fresh = replace(job.pipeline)  # without the copy whose weights were cast
-            return replace(job, pipeline=fresh), {}
-    return lowered, {"frozen": str(dtype).removeprefix("torch.")}
+            return (replace(job, pipeline=fresh), d.plan.choices), ()
+    return (lowered, d.with_choices({"frozen": str(dtype).removeprefix("torch.")})), ()
 
 
 MUCH_WAITING = 0.25

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from surefit import __version__
 from surefit.checks.machine import launched_parallel, resolve_precision
@@ -20,6 +19,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.kernels.numerics import prepare_deterministic
 from surefit.memory.limit import Limit, find_limit
+from surefit.pipeline.open_pipeline import Choices
 from surefit.plan.plan import Plan
 from surefit.plan.stages import run_stages
 from surefit.processes import (
@@ -44,7 +44,7 @@ OWN_TO_A_HOST = {"cache", "output", "data", "eval_data"}
 class Decided:
     """What one process decided for all, or the findings that keep it from training."""
 
-    choices: Mapping[str, Any]
+    choices: Choices
     sizes: Mapping[str, int]
     refusal: tuple[Finding, ...] = ()
 
@@ -102,7 +102,7 @@ def _decided(plan: Plan | None) -> Decided | None:
     if plan is None:
         return None
     if not plan.ok:
-        return Decided({}, {}, plan.findings)
+        return Decided(Choices(), {}, plan.findings)
     sizes = {name: getattr(plan.config, name) for name in ("batch_size", "grad_accum")}
     return Decided(plan.choices, sizes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,16 +15,17 @@ from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_size
-from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.augmentation import own_function
 from surefit.processes import num_processes
-from surefit.tasks.metrics.chosen_metrics import with_metrics
+from surefit.tasks.metrics.chosen_metrics import with_metrics, with_scorer
 from surefit.tasks.metrics.class_metrics import class_metric
 from surefit.tasks.metrics.own_metric import OwnMetric
-from surefit.tasks.metrics.own_scorer import with_scorer
 from surefit.tasks.task_spec import TaskSpec, better_of
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
+
+if TYPE_CHECKING:
+    from surefit.plan.draft import Draft
 
 
 def check_metric(metric: str | None, task: TaskSpec) -> None:
@@ -46,19 +47,14 @@ def check_metric(metric: str | None, task: TaskSpec) -> None:
         )
 
 
-def find_scorer(
-    name: str | None,
-    passed: Callable[[str, str], Any] | None,
-    code: CodeGate,
-    task: TaskSpec,
-    metric: str | None,
-) -> tuple[Callable[[str, str], Any] | None, list[Finding]]:
+def find_scorer(d: Draft) -> tuple[Callable[[str, str], Any] | None, list[Finding]]:
     """The user's scorer, and a task that can use it; else the metric to watch is the task's own."""
-    scorer, found = own_function("generate.scorer", name, passed, code)
+    name, code = d.config.generate.scorer, d.request.code
+    scorer, found = own_function("generate.scorer", name, d.objects.scorer, code)
     if scorer is None:
-        check_metric(metric, task)
+        check_metric(d.config.early_stopping.metric, d.task)
     else:
-        with_scorer(task, scorer)
+        with_scorer(d.task, scorer)
     return scorer, found
 
 
@@ -78,22 +74,24 @@ def try_scorer(
         raise METRIC_FAILED.error(error.message, fix=error.fix) from error
 
 
-def check_watched(
-    metric: str | None, generated_rows: int, pipeline: Pipeline, model_name: str
-) -> None:
+def check_watched(d: Draft) -> None:
     """Refuse to watch a score of generated text where no text will be generated."""
-    generate = pipeline.task.generate
+    pipeline, metric, generate = (
+        d.pipeline,
+        d.config.early_stopping.metric,
+        d.pipeline.task.generate,
+    )
     check_metric(metric, pipeline.task)
     if generate is None or metric not in generate.names:
         return
-    if generated_rows == 0:
+    if d.config.generate.rows == 0:
         raise UsageError(
             f"early_stopping.metric is {metric!r}, but generate.rows is 0.",
             "Generate for some rows, or watch another metric.",
         )
     if not generate.possible(pipeline.module, pipeline.encoder):
         raise UsageError(
-            f"early_stopping.metric is {metric!r}, but {model_name} cannot generate text.",
+            f"early_stopping.metric is {metric!r}, but {d.source.name} cannot generate text.",
             "Watch another metric, such as loss.",
         )
 
@@ -104,10 +102,9 @@ RATIO = 20
 """From this ratio of the largest class to the smallest one on, the smallest hardly counts."""
 
 
-def choose_best_metric(
-    task: TaskSpec, encoder: Encoder, asked: str | None
-) -> tuple[TaskSpec, list[Finding]]:
+def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
     """The task, with macro_f1 as its best metric where accuracy would hide the rare classes."""
+    task, encoder, asked = d.task, d.encoder, d.config.early_stopping.metric
     counts = encoder.fitted.get("class_counts") or [1]
     total, largest, smallest = sum(counts), max(counts), min(counts)
     share = largest / max(total, 1)
@@ -168,10 +165,9 @@ def choose_metrics(
     return with_metrics(task, every, own), found
 
 
-def try_metrics(
-    task: TaskSpec, validation: Store, encoder: Encoder, watched: str | None
-) -> tuple[int, list[Finding]]:
+def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
     """Bytes that the user's own metrics keep in an evaluation; those that fail are raised."""
+    task, validation, encoder = d.task, d.validation, d.pipeline.encoder
     if not task.own_metrics or not len(validation):
         return 0, []
     head = task.head_for(encoder)
@@ -180,7 +176,7 @@ def try_metrics(
     if values is not None:
         for name, metric in task.own_metrics.items():
             figure = _try(metric, *values)
-            if name == watched and not isinstance(figure, float):
+            if name == d.config.early_stopping.metric and not isinstance(figure, float):
                 message = f"early_stopping.metric is {name!r}, which gives several numbers."
                 raise METRIC_FAILED.error(message, fix="Watch a metric that gives one number.")
     keeping = [name for name, each in task.own_metrics.items() if _keeps(each)]

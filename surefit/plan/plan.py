@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from surefit import __version__
 from surefit.batches.order import Batches
@@ -13,26 +13,24 @@ from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
 from surefit.findings import (
     Finding,
-    accept_findings,
     has_errors,
     part_notes,
     rule,
     without_covered,
 )
 from surefit.memory.devices import find_device
-from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
 from surefit.models.optimizer import describe_patterns
 from surefit.models.quantize import num_weights
+from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Job
 from surefit.plan.augmentation import describe_augment
 from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.class_loss_options import describe_loss
 from surefit.plan.disk import DiskUse
 from surefit.plan.metrics import describe_metrics
-from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
 from surefit.tasks.numeric_columns import Columns
@@ -69,8 +67,10 @@ class Plan:
     job: Job | None = None
     model: ModelChoice | None = None
     data_key: str = ""
+    table_keys: tuple[str, ...] = ()
+    """Keys of the training and the validation Table: while they are equal, so are the rows."""
     fit: Fit | None = None
-    choices: Mapping[str, Any] = field(default_factory=dict)
+    choices: Choices = field(default_factory=Choices)
     """What was chosen by trying or measuring; a resumed run does not choose again."""
     baselines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Figures of simple predictors on the validation rows, by baseline and metric."""
@@ -78,6 +78,10 @@ class Plan:
     rehearsal: Rehearsal | None = None
     planning_peak_bytes: int | None = None
     """Peak memory of this process while it made the plan, without mapped files."""
+    timings: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each stage took."""
+    not_checked: tuple[str, ...] = ()
+    """Stages that were not reached because of an error."""
 
     @property
     def config(self) -> RunConfig:
@@ -167,6 +171,7 @@ class Plan:
             "choices": dict(self.choices),
             "objects": self.objects.names(),
             "data_key": self.data_key,
+            "table_keys": list(self.table_keys),
             "eval_key": self.job.validation.key if self.job else None,
             "stores": _stores_dict(self.job) if self.job else None,
             "version": __version__,
@@ -250,26 +255,3 @@ def check_emulated(precision: str, device: str | None) -> Iterator[Finding]:
         name = torch.cuda.get_device_name() if here else ""
     if precision == "bf16" and emulates:
         yield BF16_EMULATED.finding(f"precision is bf16, which {name} only emulates.")
-
-
-Made = TypeVar("Made")
-
-
-class PlanInProgress:
-    """The plan as far as it is decided; a stage that cannot continue raises what it found."""
-
-    def __init__(self, plan: Plan, progress: Progress, limit: Limit | None) -> None:
-        self.plan = plan
-        self.limit = limit
-        self.request = plan.request
-        self.progress = progress
-
-    def keep(self, made: tuple[Made, Iterable[Finding]]) -> Made:
-        """What a stage made; what it found is added to the plan."""
-        value, findings = made
-        self.note(findings)
-        return value
-
-    def note(self, findings: Iterable[Finding]) -> None:
-        """Add what a check found; what the user accepts does not stop the run."""
-        self.plan = self.plan.found(accept_findings(findings, self.request.config.accept))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,18 +17,17 @@ import numpy as np
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import NUM_TARGETS, well_known_fields
 from surefit.checks.half_precision_trial import why_not
-from surefit.checks.probes import run_probes
-from surefit.checks.probes.batch_effect import padding_effect
 from surefit.checks.probes.class_axis import describe_axes, find_step_scores
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
     ExpectedCount,
     ExpectedOutputs,
-    find_unreached,
+    FirstPass,
     probe,
 )
+from surefit.checks.probes.model_probes import run_probes
+from surefit.checks.probes.model_profile import ModelProfile, differ, tolerance
 from surefit.checks.probes.perturbed_weights import perturbed_copy
-from surefit.checks.probes.probe_batch import Subject, differ, tolerance
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
     NEW_TOKENS,
@@ -40,28 +40,22 @@ from surefit.encode.store import Store
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.kernels.numerics import preserved_state
-from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import OwnLoss, with_module_loss
-from surefit.models.class_scores import StepScores
-from surefit.models.feature_model_files import is_feature_model
+from surefit.models.feature_model import FeatureModel
 from surefit.models.gradient_checkpointing import is_checkpointing
+from surefit.models.lora_targets import NO_LORA_TARGET
+from surefit.models.module_outputs import StepScores
 from surefit.models.quantize import num_weights
 from surefit.models.save_model import load_model, needs_module, save_model
+from surefit.models.transformers_models import quiet_transformers
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
+from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
 from surefit.tasks.class_loss import PLAIN, read_class_loss
 from surefit.user_code import RunCode
-
-LOSS_REACHES_NO_ADAPTER = rule(
-    "SF328",
-    "error",
-    "the loss reaches no adapter",
-    why="The adapters would get no gradient: the run would train nothing, or the head alone.",
-    fix="Train the whole model (leave lora.r out), or name other layers in lora.targets.",
-)
 
 GENERATION_FAILS = rule(
     "SF713",
@@ -80,40 +74,39 @@ MAX_COPIED_WEIGHTS = 200_000_000
 
 
 @contextmanager
-def perturbed_pipeline(built: Built, train: Store) -> Iterator[Pipeline]:
-    """The Pipeline that probes use: for an untrained model, a copy with perturbed weights."""
+def perturbed_profile(
+    built: Built, train: Store, first: FirstPass
+) -> Iterator[tuple[Pipeline, ModelProfile]]:
+    """The Pipeline that probes use, and its passes.
+
+    Of an untrained model, a copy with perturbed weights is used, if its outputs are finite.
+    """
     pipeline = built.pipeline
     untrained = built.source.untrained or built.source.kind == "object"
     size = sum(num_weights(weight) for weight in pipeline.module.parameters())
-    if not untrained or size > MAX_COPIED_WEIGHTS:
-        yield pipeline
-        return
-    with perturbed_copy(pipeline.module, pipeline.call) as copied:
-        if copied is None:
-            yield pipeline
-            return
-        probed = replace(pipeline, module=copied[0], call=copied[1])
-        yield probed if _is_finite(probed, train) else pipeline
+    if untrained and size <= MAX_COPIED_WEIGHTS:
+        with perturbed_copy(pipeline.module, pipeline.call) as copied:
+            if copied is not None:
+                probed = replace(pipeline, module=copied[0], call=copied[1])
+                profile = make_profile(probed, train)
+                if _is_finite(profile):
+                    yield probed, profile
+                    return
+    yield pipeline, make_profile(pipeline, train, first)
 
 
-def _is_finite(pipeline: Pipeline, train: Store) -> bool:
-    import torch
-
-    batch, _ = _probe_batch(pipeline, train)
+def _is_finite(profile: ModelProfile) -> bool:
     try:
-        with preserved_state(pipeline.module), torch.no_grad():
-            total, _ = pipeline.loss(pipeline.outputs(batch), batch)
-    except Exception:  # reported by the probe of the first batch, if it is a fault
+        return math.isfinite(profile.loss_of(profile.batch, profile.together))
+    except Exception:  # with other weights, the module's own code may fail
         return False
-    return bool(torch.as_tensor(total).isfinite().all())
 
 
-def choose_step_scores(
-    pipeline: Pipeline, train: Store, stride: int
-) -> tuple[dict[str, Any], list[Finding]]:
+def choose_step_scores(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
     """Where a module of one's own has the time, if steps have classes, as a choice of the plan."""
+    pipeline, train, stride = d.pipeline, d.train, d.config.features.stride
     head = pipeline.task.head_for(pipeline.encoder)
-    if head is None or head.body != "step_classes" or is_feature_model(pipeline.module):
+    if head is None or head.body != "step_classes" or isinstance(pipeline.module, FeatureModel):
         return {}, []
     batch, _ = _probe_batch(pipeline, train)
     if "inputs_embeds" not in batch:  # of one's own collate_fn
@@ -122,7 +115,8 @@ def choose_step_scores(
     def run(batch: Any, known: StepScores | None = None) -> Any:
         import torch
 
-        tried = replace(pipeline, call=replace(pipeline.call, step_scores=known))
+        reads = replace(pipeline.call.reads, step_scores=known)
+        tried = replace(pipeline, call=replace(pipeline.call, reads=reads))
         try:
             with preserved_state(pipeline.module), torch.no_grad():
                 return tried.outputs(batch).logits
@@ -139,18 +133,17 @@ def choose_step_scores(
     return {"step_scores": found.as_choice()}, [describe_axes(found)]
 
 
-def probe_first_batch(built: Built, train: Store) -> tuple[dict[str, Any], list[Finding]]:
-    """The longest and the shortest training row go through the model together, and back.
-
-    The plan stores which of several outputs is used.
-    """
-    pipeline = built.pipeline
+def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
+    """The longest and the shortest training row go through the model together, and back."""
+    built, train, pipeline = d.built, d.train, d.pipeline
+    for name in built.adaptation.trained if built.adaptation is not None else ():
+        pipeline.module.get_parameter(name).requires_grad_(True)  # an earlier plan may freeze it
     batch, num_targets = _probe_batch(pipeline, train)
     outputs = expected_outputs(pipeline)
     if outputs is not None:
         outputs = replace(outputs, locate=partial(_first_of_class, train, built.table))
     count = ExpectedCount(num_targets, pipeline.counts_in_loss)
-    picked, found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
+    first, found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
     if isinstance(pipeline.loss, OwnLoss) and pipeline.loss.returns_mean:
         unit = "rows" if num_targets == len(_chosen_rows(train)) else "labelled targets"
         message = f"loss_fn returns one number; it counts as the mean over the {unit} of a batch."
@@ -161,7 +154,7 @@ def probe_first_batch(built: Built, train: Store) -> tuple[dict[str, Any], list[
             "own loss.",
             "Let forward return logits, or leave them out.",
         )
-    return {"output": picked.as_choice()}, found
+    return first, found
 
 
 def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
@@ -174,16 +167,16 @@ def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
     return ExpectedOutputs(size, head.unit, head.per_pixel, classes=classes)
 
 
-def probe_training_device(built: Built, train: Store, dtype: Any) -> list[Finding]:
+def probe_training_device(d: Draft) -> list[Finding]:
     """Run the first batch where and as this machine trains it."""
     import torch
 
-    device = training_device()
+    device, dtype = training_device(), d.lower_dtype
     names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     if device.type == "cpu" and dtype is not None and why_not(names[dtype]) is not None:
         return []
-    batch, _ = _probe_batch(built.pipeline, train)
-    return check_on_device(built.pipeline, batch, device, dtype)
+    batch, _ = _probe_batch(d.pipeline, d.train)
+    return check_on_device(d.pipeline, batch, device, dtype)
 
 
 def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]:
@@ -197,22 +190,21 @@ def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]
     return {}
 
 
-def probe_model(
-    built: Built, probed: Pipeline, train: Store, longer: bool, reloads: bool
-) -> list[Finding]:
-    """All other probes; `probed` is the Pipeline of `perturbed_pipeline`."""
-    subject = _subject(built.pipeline, train)
-    found = run_probes(subject, longer, _subject(probed, train))
-    return [*found, *_reload(built, subject)] if reloads else found
+def probe_model(d: Draft) -> list[Finding]:
+    """All other probes: on the weights that probes use, and on the real ones."""
+    longer, trained = d.config.probes == "all", make_profile(d.pipeline, d.train, d.first)
+    found = run_probes(d.profile, longer, trained)
+    return [*found, *_reload(d.built, trained)] if longer or d.config.rehearse else found
 
 
-def _subject(pipeline: Pipeline, train: Store) -> Subject:
+def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = None) -> ModelProfile:
+    """The passes of a Pipeline on a few rows; `first` has been run."""
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
     if pipeline.collate_fn is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
-    return Subject(
+    profile = ModelProfile(
         pipeline.module,
         batch,
         forward=pipeline.outputs,
@@ -222,7 +214,11 @@ def _subject(pipeline: Pipeline, train: Store) -> Subject:
         alone=alone,
         inputs=_input_columns(pipeline),
         more=partial(_more_batches, pipeline, train),
+        shifts_labels=pipeline.counts_in_loss,
     )
+    if first is not None:
+        profile.together, profile.has_gradient = first.outputs, first.has_gradient
+    return profile
 
 
 def _more_batches(pipeline: Pipeline, train: Store) -> Iterator[Mapping[str, Any]]:
@@ -241,13 +237,14 @@ def _input_columns(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(c for a, c in given.items() if a in named) or tuple(given.values())
 
 
-def choose_loss_terms(pipeline: Pipeline, train: Store) -> tuple[dict[str, Any], list[Finding]]:
+def choose_loss_terms(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
     """Whether the model's auxiliary loss is added in training, as the plan stores it."""
-    if pipeline.collate_fn is not None:
+    pipeline, profile = d.probed, d.profile
+    if pipeline.collate_fn is not None or pipeline.counts_in_loss:
         return {}, []
     with preserved_state(pipeline.module):
-        plain = replace(pipeline, loss=with_module_loss(pipeline.task.loss))
-        added, found = compare_losses(_subject(plain, train), pipeline.call)
+        loss = with_module_loss(pipeline.task.loss)
+        added, found = compare_losses(profile, pipeline.call, loss)
     return ({"auxiliary_loss": True} if added else {}), found
 
 
@@ -262,27 +259,19 @@ def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
     return differ(values[0], values[1]) <= tolerance(values[0])
 
 
-def choose_row_groups(
-    pipeline: Pipeline, train: Store, generates: bool
-) -> tuple[dict[str, Any], list[Finding]]:
-    """How rows are batched in evaluation, prediction and generation, as the plan stores it.
-
-    `generates` says whether evaluation generates text for some rows.
-    """
+def choose_row_groups(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
+    """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
+    pipeline, profile, train = d.probed, d.profile, d.train
+    generates = d.config.generate.rows > 0 and len(d.validation) > 0
     if pipeline.collate_fn is not None:
         return {}, []
+    forward: Together = "padded"
+    with suppress(Exception):  # the probe of padding reports it
+        if profile.padding_effect > tolerance(next(pipeline.module.parameters())):
+            forward = "equal_length"
     with preserved_state(pipeline.module):
-        forward: Together = "equal_length" if _needs_equal_length(pipeline, train) else "padded"
         generation, found = _choose_generation(pipeline, train, generates)
     return {"row_groups": asdict(RowGroups(forward, generation))}, found
-
-
-def _needs_equal_length(pipeline: Pipeline, train: Store) -> bool:
-    try:
-        change = padding_effect(_subject(pipeline, train))
-    except Exception:  # the probe of padding reports it
-        return False
-    return change > tolerance(next(pipeline.module.parameters()))
 
 
 def _choose_generation(
@@ -315,7 +304,7 @@ def _choose_generation(
     return "single", [note(message)]
 
 
-def _reload(built: Built, subject: Subject) -> list[Finding]:
+def _reload(built: Built, profile: ModelProfile) -> list[Finding]:
     pipeline, trusted = built.pipeline, built.source.trust_remote_code
 
     def save(folder: Path) -> None:
@@ -326,24 +315,21 @@ def _reload(built: Built, subject: Subject) -> list[Finding]:
         other = copy.deepcopy(pipeline.module) if needs_module(folder) else None
         return load_model(folder, pipeline.task, code, other)[0]
 
-    return check_reload(subject, save, load, pipeline.call)
+    return check_reload(profile, save, load, pipeline.call)
 
 
-def freeze_unreached(built: Built, train: Store) -> tuple[Built, list[Finding]]:
+def freeze_unreached(d: Draft) -> tuple[Built, list[Finding]]:
     """Freeze the adapters that the loss does not depend on, such as those of an unused pooler."""
-    adaptation, pipeline = built.adaptation, built.pipeline
+    built, adaptation, module = d.built, d.built.adaptation, d.pipeline.module
     if adaptation is None:
         return built, []
-    module = pipeline.module
-    batch, _ = _probe_batch(pipeline, train)
-    for name in adaptation.trained:
-        module.get_parameter(name).requires_grad_(True)  # an earlier plan may have frozen it
-    lost = find_unreached(module, pipeline.call, batch, pipeline.loss, adaptation.trained)
+    lost = [name for name in d.first.without_gradient if name in adaptation.trained]
     if not lost:
         return built, []
     if all(name in lost for name in adaptation.trained if ".lora_" in name):
-        raise LOSS_REACHES_NO_ADAPTER.error(
-            f"None of the adapters on {len(adaptation.targets)} layers takes part in the loss."
+        raise NO_LORA_TARGET.error(
+            f"None of the adapters on {len(adaptation.targets)} layers takes part in the loss.",
+            fix="Train the whole model (leave lora.r out), or name other layers in lora.targets.",
         )
     for name in lost:
         module.get_parameter(name).requires_grad_(False)

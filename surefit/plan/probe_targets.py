@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX
-from surefit.checks.probes import run_probe
 from surefit.checks.probes.first_batch import check_scores
 from surefit.checks.probes.gradients import check_choice
+from surefit.checks.probes.model_probes import run_probe
 from surefit.checks.probes.targets import (
     TARGET_REACHES_OUTPUTS,
     OtherTargets,
@@ -23,7 +23,6 @@ from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding
 from surefit.kernels.numerics import preserved_state
 from surefit.models.call import FORWARD_NEEDS_LABELS, TargetUse, has_module_loss
-from surefit.models.module_outputs import pick_output
 from surefit.pipeline.evaluation import as_metric
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.build_model import Built
@@ -198,7 +197,7 @@ def _try_without(
         scored = not own_loss or _is_scored(pipeline, outputs, batch)
         if own_loss and scored:
             raw, call = getattr(outputs, "raw", outputs), pipeline.call
-            found += check_choice(pick_output(raw, call.sizes, call.asked), {})
+            found += check_choice(call.reads.pick(raw), {})
     return replace(use, scored=scored), found
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
@@ -18,8 +18,7 @@ from surefit.findings import Finding, note, rule
 from surefit.memory.advise import whole_model_peak
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import restoring_state
-from surefit.models.call import compute_losses
-from surefit.models.optimizer import make_optimizer
+from surefit.models.optimizer import OptimizerSettings
 from surefit.models.quantize import num_weights
 from surefit.pipeline.pipeline import Job
 
@@ -61,49 +60,37 @@ MAX_WEIGHTS_BESIDE_DEVICE = 50_000_000
 """Larger models that are trained on a device are not tried on the CPU, where planning has them."""
 
 
+Losses = tuple[float, ...]
+"""The loss before each step and after the last; fewer where it stopped being finite."""
+
+
 @dataclass(frozen=True)
 class Rates:
     """The peak rate and what else decides how far a step goes."""
 
-    lr: float
-    weight_decay: float
+    optimizer: OptimizerSettings
     clip: float
-    passed: Any = None
-    """The user's own optimizer, or the function that makes it."""
     default: float = 1e-3
     """The rate surefit would choose for this kind of model."""
-    lr_by: Mapping[str, float] = field(default_factory=dict)
-    """The rates of parameters by patterns of their names."""
-
-    def scaled(self, lr: float) -> Rates:
-        """The peak rate `lr`, and the rates by pattern changed by the same factor."""
-        lr_by = {name: rate * lr / self.lr for name, rate in self.lr_by.items()}
-        return replace(self, lr=lr, lr_by=lr_by)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The loss before each step and after the last; fewer where it stopped being finite."""
+def growth_of(losses: Losses, prior: float | None) -> float:
+    """How many times its first value the loss is at the peak rate; infinite if not finite.
 
-    losses: tuple[float, ...]
-
-    def growth(self, prior: float | None) -> float:
-        """How many times its first value the loss is at the peak rate; infinite if not finite.
-
-        For a model that began better than `prior`, the loss of a predictor that ignores the
-        inputs, the scale is that loss.
-        """
-        first = statistics.median(self.losses[:2])
-        if not all(map(math.isfinite, self.losses)):
-            return math.inf
-        last = statistics.median(self.losses[-AT_PEAK:])
-        if prior is not None and first < prior / 2:  # it knew something
-            return last / prior * HIGH / WORSE_THAN_PRIOR
-        return last / max(first, prior or 0.0, 1e-6)
+    For a model that began better than `prior`, the loss of a predictor that ignores the inputs, the
+    scale is that loss.
+    """
+    first = statistics.median(losses[:2])
+    if not all(map(math.isfinite, losses)):
+        return math.inf
+    last = statistics.median(losses[-AT_PEAK:])
+    if prior is not None and first < prior / 2:  # it knew something
+        return last / prior * HIGH / WORSE_THAN_PRIOR
+    return last / max(first, prior or 0.0, 1e-6)
 
 
 def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[Fit, list[Finding]]:
-    """Try the rate; the fit counts the memory of the test. `prior` as in `Trial.growth`."""
+    """Try the rate; the fit counts the memory of the test. `prior` as in `growth_of`."""
     reason = _why_not(job, fit, rates)
     counted = _with_copy(fit, job)
     if not reason and fit.fits and counted.fits is False:
@@ -112,23 +99,23 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
         return fit, [note(f"The learning rate was not tested: {reason}.")]
     budget = max(FREE_SECONDS, MAX_SHARE * (fit.total_seconds or 0.0))
     try:
-        trial = try_rate(job, rates, budget)
+        losses = try_rate(job, rates, budget)
     except Exception as error:  # training fails in the same way, and keeps the batch it fails on
         message = f"The learning rate was not tested: {describe_error(error)}"[:300]
         return fit, [note(message)]
-    if trial is None:
+    if losses is None:
         took = f"it would take more than {budget:.1f} s"
         return counted, [note(f"The learning rate was not tested: {took}.")]
-    if not all(map(math.isfinite, trial.losses[:2])):
+    if not all(map(math.isfinite, losses[:2])):
         return counted, []  # not the rate's fault: training reports it with its batch
-    growth = trial.growth(prior)
+    growth = growth_of(losses, prior)
     if growth < HIGH:
         return counted, []
-    first, last = trial.losses[0], statistics.median(trial.losses[-AT_PEAK:])
-    count = len(trial.losses) - 1
+    first, last, count = losses[0], statistics.median(losses[-AT_PEAK:]), len(losses) - 1
     rose = f"from {first:.4g} to {last:.4g}" if math.isfinite(growth) else "to NaN or infinity"
-    by_pattern = "".join(f", {name} {rate:g}" for name, rate in rates.lr_by.items())
-    message = f"With lr {rates.lr:g}{by_pattern}, {count} steps on real rows bring the loss {rose}."
+    by_pattern = "".join(f", {name} {rate:g}" for name, rate in rates.optimizer.lr_by.items())
+    peak = f"With lr {rates.optimizer.lr:g}{by_pattern}"
+    message = f"{peak}, {count} steps on real rows bring the loss {rose}."
     broken = RATE_TOO_HIGH if growth >= BLOWN_UP else RATE_HIGH
     works = _rate_that_works(job, rates, budget, prior)
     return counted, [broken.finding(message, fix=_fix(rates, works))]
@@ -136,7 +123,7 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
 
 def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
     """Why the test is left out; empty where it is not."""
-    if getattr(rates.passed, "state", None):
+    if getattr(rates.optimizer.passed, "state", None):
         return "the optimizer passed in already has a state"
     if fit.limit.source == "max_memory_gb":
         return "max_memory_gb bounds the run, and the test comes before it"
@@ -173,26 +160,26 @@ def _with_copy(fit: Fit, job: Job) -> Fit:
 
 def _rate_that_works(job: Job, rates: Rates, budget: float, prior: float | None) -> float | None:
     """The rate surefit would choose, or the first tenth of the rate, whose loss does not grow."""
-    lower = [rates.lr / float(10**power) for power in range(1, 5)]
-    tried = [rates.default, *lower] if rates.default < rates.lr else lower
-    for lr in tried if rates.passed is None else ():
-        trial = try_rate(job, rates.scaled(lr), budget)
-        if trial is not None and trial.growth(prior) < 2.0:
+    lower = [rates.optimizer.lr / float(10**power) for power in range(1, 5)]
+    tried = [rates.default, *lower] if rates.default < rates.optimizer.lr else lower
+    for lr in tried if rates.optimizer.passed is None else ():
+        losses = try_rate(job, replace(rates, optimizer=rates.optimizer.scaled(lr)), budget)
+        if losses is not None and growth_of(losses, prior) < 2.0:
             return lr
     return None
 
 
 def _fix(rates: Rates, works: float | None) -> str:
-    if rates.passed is not None:
+    if rates.optimizer.passed is not None:
         return "Make the optimizer with a lower lr."
-    too = " and the rates of lr_by lower by the same factor" if rates.lr_by else ""
+    too = " and the rates of lr_by lower by the same factor" if rates.optimizer.lr_by else ""
     if works is None:
-        lower = f"{rates.lr / 1e5:.0e}"
+        lower = f"{rates.optimizer.lr / 1e5:.0e}"
         return f"Use a far lower rate: --lr {lower}{too}, for example.".replace("e-0", "e-")
     return f"Use --lr {works:.0e}{too}; at that rate the loss does not rise.".replace("e-0", "e-")
 
 
-def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
+def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Losses | None:
     """A few steps at rates that rise to the peak; None where they would take longer.
 
     Everything is restored.
@@ -202,9 +189,9 @@ def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
     module = job.pipeline.module
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     kept = [weight.detach().clone() for weight in trained]
-    optimizer = make_optimizer(module, rates.lr, rates.weight_decay, rates.passed, rates.lr_by)
+    optimizer = rates.optimizer.make(module)
     peaks = [group["lr"] for group in optimizer.param_groups]
-    steps = _steps(job, module, optimizer, trained, rates.clip)
+    steps = _steps(job, optimizer, trained, rates.clip)
     losses: list[float] = []
     began = 0.0
     try:
@@ -226,11 +213,11 @@ def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Trial | None:
                 weight.copy_(value)
         for group, peak in zip(optimizer.param_groups, peaks, strict=True):
             group["lr"] = peak
-    return Trial(tuple(losses))
+    return tuple(losses)
 
 
 def _steps(
-    job: Job, module: nn.Module, optimizer: Any, trained: list[nn.Parameter], clip: float
+    job: Job, optimizer: Any, trained: list[nn.Parameter], clip: float
 ) -> Callable[[int, bool], float]:
     """One step on rows of its own: the loss before it; without an update, the loss alone."""
     import torch
@@ -242,10 +229,9 @@ def _steps(
     def step(place: int, updates: bool) -> float:
         rows = batches.step_rows(0, usable[place % len(usable)])[:MAX_ROWS]
         batch = job.pipeline.batch(job.train, rows)
-        total, count, added = compute_losses(job.pipeline.call, job.pipeline.loss, module, batch)
-        loss = total / (float(count) or 1.0)
+        loss, whole_loss = job.pipeline.mean_loss(batch)
         if updates:
-            (loss if added is None else loss + added).backward()
+            whole_loss.backward()
             if clip:
                 torch.nn.utils.clip_grad_norm_(trained, clip)
             optimizer.step()

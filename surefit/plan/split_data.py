@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,27 +18,30 @@ from surefit.checks.copies import (
     check_shared_inputs,
     note_repeats,
 )
+from surefit.config import RunConfig
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text
-from surefit.data.dates import is_date
-from surefit.data.fold_split import split_off_fold
 from surefit.data.row_arrays import count_distinct, take
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
     Hashes,
     Rows,
     Split,
+    count_inputs,
     hash_rows,
     input_keys,
+    join_groups,
     sample_rows,
     split_by_group,
     split_by_input,
 )
 from surefit.data.table import Table
-from surefit.encode.images.image_content import image_content
+from surefit.data.written_values import is_date
+from surefit.encode.images.image_files import image_content
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.pipeline.accept import check_columns
+from surefit.plan.draft import Draft
 from surefit.tasks.task_spec import TaskSpec
 
 ONE_GROUP = rule(
@@ -67,44 +71,29 @@ class SplitData:
     validation_table: Table
     validation: Rows
     held_out: HeldOut
+    keys: tuple[str, str]
+    """Of both Tables with the files that they name, by which a run finds its rows again."""
+
+    @property
+    def sides(self) -> tuple[tuple[Table, Rows], tuple[Table, Rows]]:
+        """Each Table with its rows."""
+        return (self.table, self.train), (self.validation_table, self.validation)
 
 
-@dataclass(frozen=True)
-class SplitSettings:
-    """What the user asks of the split."""
-
-    share: float
-    seed: int
-    scan: int | None = None
-    """Rows to read instead of all."""
-    by: str | None = None
-    """The column of groups that stay in one set."""
-    stratify: str = "auto"
-    folds: int | None = None
-    """Parts of the rows, one of which (`fold`) is the validation set."""
-    fold: int | None = None
-    reports: bool = True
-    """Whether to look for copies, contradictions and leakage."""
-
-
-def split_tables(
-    table: Table,
-    eval_table: Table | None,
-    task: TaskSpec,
-    roles: Mapping[str, str],
-    asked: SplitSettings,
-) -> tuple[SplitData, list[Finding]]:
+def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     """Split off validation rows, or take the evaluation data; report copies and leakage."""
-    _check_group_column(table, asked.by)
-    parts = row_parts(table, task, roles, asked.by)
-    rows, found = _scanned(table, asked.scan, asked.seed)
+    config, task, roles, reports = d.config, d.task, d.forms.roles, not d.request.one_row
+    table, eval_table, by = d.forms.table, d.forms.eval_table, config.split.by
+    _check_group_column(table, by)
+    parts = row_parts(table, task, roles, by)
+    rows, found = _scanned(table, config.scan, config.seed)
     table = with_files(table, roles, task.file_roles)
     hashes = parts.hash_table(table, rows)
-    classes = _classes(table, rows, task, roles, asked.stratify)
-    _check_folds(asked, eval_table, len(rows))
+    classes = _classes(table, rows, task, roles, config.split.stratify)
+    _check_folds(config.split.folds, eval_table, len(rows))
     if eval_table is None:
-        split = _split_off(table, rows, hashes, classes, asked)
-        found += _note_split(split, hashes, len(rows), asked.by)
+        split = _split_off(table, rows, hashes, classes, config)
+        found += _note_split(split, hashes, len(rows), by)
         is_whole = len(rows) == table.num_rows
         train = split.train if is_whole else rows[split.train]
         validation = split.evaluation if is_whole else rows[split.evaluation]
@@ -112,27 +101,28 @@ def split_tables(
         held_out = hold_out(parts, *(take(hashes[0], of) for of in (split.train, split.evaluation)))
     else:
         names = {column: column for column in table.columns} if task.whole_rows else {}
-        names.pop(asked.by or "", None)
+        names.pop(by or "", None)
         check_columns(eval_table, task, {**roles, **names})
         train = rows
         eval_table = with_files(eval_table, roles, task.file_roles)
-        validation, notes = _scanned(eval_table, asked.scan, asked.seed)
+        validation, notes = _scanned(eval_table, config.scan, config.seed)
         shown = parts.hash_table(eval_table, validation)
         found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]
         found += note_repeats(hashes[1], "training rows")
-        found += _shared_groups(table, eval_table, asked.by)
+        found += _shared_groups(table, eval_table, by)
         held_out = hold_out(parts, hashes[0], shown[0])
     of_table = task.whole_rows
-    if asked.reports:
+    if reports:
         found += check_contradictions(table, rows, parts, hashes, task.exact_targets, of_table)
-    if asked.reports and classes is not None:
+    if reports and classes is not None:
         found += _compare_sides(table, train, eval_table, validation, roles["label"])
-    if asked.reports and not task.whole_rows:
+    if reports and not task.whole_rows:
         sides = Side(table, train, parts), Side(eval_table, validation, parts)
-        found += check_near_copies(*sides, asked.seed)
-    unread = [asked.by] if asked.by is not None and asked.by not in roles.values() else []
+        found += check_near_copies(*sides, config.seed)
+    unread = [by] if by is not None and by not in roles.values() else []
     kept = [side.without([c for c in unread if c in side.columns]) for side in (table, eval_table)]
-    return SplitData(kept[0], train, kept[1], validation, held_out), found
+    keys = (table.key, eval_table.key)
+    return SplitData(kept[0], train, kept[1], validation, held_out, keys), found
 
 
 def _check_group_column(table: Table, by: str | None) -> None:
@@ -167,24 +157,83 @@ def _split_off(
     rows: Rows,
     hashes: tuple[Hashes, Hashes],
     classes: Classes | None,
-    asked: SplitSettings,
+    config: RunConfig,
 ) -> Split:
-    groups = None
+    asked, seed, groups = config.split, config.seed, None
     if asked.by is not None:
         named = hash_rows(table, [asked.by], rows=rows)
         groups = input_keys(named, hashes[1])
     by_class = classes.numbers if classes is not None and asked.stratify != "off" else None
     if asked.folds is not None:
-        _check_group_count(groups, asked)
-        fold = asked.fold or 0
-        return split_off_fold(hashes, fold, asked.folds, asked.seed, groups, by_class)
+        count = count_distinct(groups) if groups is not None else None
+        if count is not None and count < asked.folds:
+            raise UsageError(
+                f"split.folds is {asked.folds}, and {asked.by!r} (split.by) has {count} groups, "
+                "each of which stays in one fold.",
+                f"Use split.folds={count} at most, or another column.",
+            )
+        return _split_off_fold(hashes, asked.fold or 0, asked.folds, seed, groups, by_class)
     if groups is not None:
-        return split_by_group(groups, *hashes, asked.share, asked.seed)
-    return split_by_input(*hashes, asked.share, asked.seed, by_class)
+        return split_by_group(groups, *hashes, config.eval_share, seed)
+    return split_by_input(*hashes, config.eval_share, seed, by_class)
 
 
-def _check_folds(asked: SplitSettings, eval_table: Table | None, num_rows: int) -> None:
-    if asked.folds is None:
+def _split_off_fold(
+    hashes: tuple[Hashes, Hashes],
+    fold: int,
+    num_folds: int,
+    seed: int,
+    by: Hashes | None = None,
+    classes: Rows | None = None,
+) -> Split:
+    """One fold as the validation set; `hashes` are those of inputs and of whole rows.
+
+    As in a plain split, rows with equal inputs stay together, unless a few inputs have most of the
+    rows; and so do the groups of `by`.
+    """
+    inputs, whole = hashes
+    groups = input_keys(inputs, whole)
+    if by is not None:
+        groups = join_groups(by, groups)
+    else:
+        _, group_of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        large = sizes > len(groups) // num_folds
+        if 2 * int(sizes[large].sum()) > len(groups):
+            groups = np.where(large[group_of], whole, groups)
+    is_held = deal_rows(groups, num_folds, seed, classes) == fold
+    split = Split(np.flatnonzero(~is_held), np.flatnonzero(is_held))
+    return count_inputs(split, inputs)
+
+
+def deal_rows(groups: Hashes, num_folds: int, seed: int, classes: Rows | None = None) -> Rows:
+    """The fold of each row.
+
+    The largest groups are dealt first, each to the fold that has the fewest rows of its classes,
+    then the fewest rows in all.
+
+    >>> np.bincount(deal_rows(np.arange(10, dtype=np.uint64), 5, seed=0)).tolist()
+    [2, 2, 2, 2, 2]
+    """
+    shuffled = np.random.default_rng([seed, 0xF01D]).permutation(len(groups))
+    _, first, group_of, sizes = np.unique(
+        groups[shuffled], return_index=True, return_inverse=True, return_counts=True
+    )
+    kinds = np.zeros(len(groups), np.int64) if classes is None else classes - classes.min()
+    kinds = kinds[shuffled]
+    counts = np.zeros((num_folds, int(kinds.max(initial=0)) + 1), np.int64)
+    folds = np.zeros(len(groups), np.int64)
+    by_group, ends = np.argsort(group_of, kind="stable"), np.cumsum(sizes)
+    for group in np.lexsort((first, kinds[first], -sizes)):
+        rows = by_group[ends[group] - sizes[group] : ends[group]]
+        own = np.bincount(kinds[rows], minlength=counts.shape[1])
+        fold = (counts @ (own > 0) * len(groups) + counts.sum(1)).argmin()
+        folds[shuffled[rows]] = fold
+        counts[fold] += own
+    return folds
+
+
+def _check_folds(folds: int | None, eval_table: Table | None, num_rows: int) -> None:
+    if folds is None:
         return
     if eval_table is not None:
         raise UsageError(
@@ -192,19 +241,9 @@ def _check_folds(asked: SplitSettings, eval_table: Table | None, num_rows: int) 
             "of its own.",
             "Leave out --eval-data, pass the training file alone, or leave split.folds out.",
         )
-    if asked.folds > num_rows:
+    if folds > num_rows:
         raise UsageError(
-            f"split.folds is {asked.folds}, and there are {num_rows} rows.", "Use fewer folds."
-        )
-
-
-def _check_group_count(groups: Hashes | None, asked: SplitSettings) -> None:
-    count = count_distinct(groups) if groups is not None else None
-    if count is not None and count < (asked.folds or 0):
-        raise UsageError(
-            f"split.folds is {asked.folds}, and {asked.by!r} (split.by) has {count} groups, each "
-            "of which stays in one fold.",
-            f"Use split.folds={count} at most, or another column.",
+            f"split.folds is {folds}, and there are {num_rows} rows.", "Use fewer folds."
         )
 
 

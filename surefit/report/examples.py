@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,10 @@ from surefit.encode.augment.array_changes import ImageChanges
 from surefit.encode.encoder import Encoder
 from surefit.encode.images.mask_files import image_as_png, png_as_text
 from surefit.encode.images.pixel_format import read_format
-from surefit.pipeline.pipeline import Job
-from surefit.tasks.pixel_classes import pixel_scores
+from surefit.tasks.image_segmentation import pixel_scores
+
+if TYPE_CHECKING:
+    from surefit.pipeline.pipeline import Job
 
 SHOWN_ROWS, SHOWN_EPOCHS = 4, 3
 MAX_POINTS, MAX_CHANNELS = 100, 3

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +28,13 @@ from surefit.errors import RunFailedError
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_fingerprint
 from surefit.models.sharding import (
-    is_divided,
+    is_dtensor,
     is_sharded,
     own_rows,
     own_shard,
     reshard,
+    trained_tensors,
 )
-from surefit.models.trained_module import trained_tensors
 from surefit.processes import gather, is_main, num_processes, process_index, together
 from surefit.run.choose_checkpoint import (
     FORMAT_VERSION,
@@ -43,7 +42,6 @@ from surefit.run.choose_checkpoint import (
     State,
     checkpoint_damage,
     checkpoint_path,
-    latest_checkpoint,
     list_checkpoints,
     read_about,
     write_about,
@@ -53,74 +51,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = [
-    "Saver",
-    "State",
-    "checkpoint_path",
-    "latest_checkpoint",
-    "load_checkpoint",
-    "save_checkpoint",
-]
 INDEX = "index.json"
-
-
-class Saver:
-    """Saves checkpoints without waiting for the disk.
-
-    When `save` returns, the bytes have been handed to the system, so training may change the
-    weights. A thread waits until they are on the disk, gives the checkpoint its name and deletes
-    old ones. What goes wrong there is raised by the next `save`, or at the end of the block.
-    """
-
-    def __init__(self, folder: Path, keep: int) -> None:
-        self._folder, self._keep = folder, keep
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-save")
-        self._pool.submit(int)  # starts the thread, which has no room to start near a memory limit
-        self._waiting: Future[None] | None = None
-        self._at_once = False
-
-    def __enter__(self) -> Saver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._wait()
-        finally:
-            self._pool.shutdown()
-
-    def save(
-        self, module: nn.Module, optimizer: Optimizer, scaler: dict[str, Any], state: State
-    ) -> None:
-        """Save what a run needs to go on after this step."""
-        with together("saving the step before") if is_sharded(module) else nullcontext():
-            self._wait()
-        best = state.best_step
-
-        def finish(publish: Callable[[], None]) -> None:
-            publish()
-            prune_checkpoints(self._folder, self._keep, best)
-
-        def later(publish: Callable[[], None]) -> None:
-            if self._at_once:
-                finish(publish)
-            else:
-                self._waiting = self._pool.submit(finish, publish)
-
-        save_checkpoint(self._folder, module, optimizer, scaler, state, later)
-
-    def save_at_once(self) -> None:
-        """From now on, save in the calling thread, as a process does that is short of memory.
-
-        An earlier save that failed is forgotten, because the next one replaces it.
-        """
-        with suppress(Exception):
-            self._wait()
-        self._at_once = True
-
-    def _wait(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            waiting.result()
 
 
 def save_checkpoint(
@@ -198,7 +129,7 @@ def _flatten(optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
                 numbers[key] = value
                 continue
             tensors[key] = value
-            if is_divided(parameters[index]):
+            if is_dtensor(parameters[index]):
                 _refuse_other_shape(slot, value, parameters[index])
     groups = [
         {key: list(value) if isinstance(value, tuple) else value for key, value in group.items()}
@@ -233,7 +164,7 @@ def _write_shard(path: Path, tensors: Mapping[str, Any], shard: int) -> None:
     written: dict[str, Any] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
-        if shard and not is_divided(tensor):
+        if shard and not is_dtensor(tensor):
             continue
         own = own_shard(tensor).detach().cpu().contiguous()
         storage = own.untyped_storage().data_ptr()
@@ -248,7 +179,7 @@ def _write_shard(path: Path, tensors: Mapping[str, Any], shard: int) -> None:
 def _write_index(folder: Path, tensors: Mapping[str, Mapping[str, Any]], num_shards: int) -> None:
     named_files = {
         kind: {
-            name: [_file(kind, n, num_shards) for n in range(num_shards if is_divided(t) else 1)]
+            name: [_file(kind, n, num_shards) for n in range(num_shards if is_dtensor(t) else 1)]
             for name, t in named.items()
         }
         for kind, named in tensors.items()

@@ -22,8 +22,6 @@ from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
 from surefit.encode import encoder
 from surefit.errors import UsageError
-from surefit.models.lora_files import has_adapters, point_to_base
-from surefit.models.save_model import write_merged
 from surefit.run.run_folder import Run, check_plan, check_writable, is_run, open_run
 
 FILE = "surefit.json"
@@ -82,11 +80,14 @@ def open_trained(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
             f"{folder} is an ONNX export, which onnxruntime runs and surefit does not open.",
             "Give the folder of the run, or an export without --to onnx.",
         )
-    return ExportedModel(folder, trust_code=trust_code)
+    return ExportedModel(folder, trust_code=frozenset(trust_code))
 
 
 def export_model(run: Run, out: Path, merge: bool = False) -> None:
     """Write a run's trained model to a folder that does not exist yet, or is empty."""
+    from surefit.models.lora_files import has_adapters, point_to_base
+    from surefit.models.save_model import write_merged
+
     _refuse_taken(run, out)
     model = run.model_path
     with files.new_folder(out, sealed=True) as temporary:

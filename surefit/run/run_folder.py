@@ -6,6 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +23,7 @@ from surefit.errors import UsageError
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
 from surefit.tasks.choose_task import find_task
-from surefit.tasks.metrics.chosen_metrics import with_metrics
-from surefit.tasks.metrics.own_scorer import with_scorer
+from surefit.tasks.metrics.chosen_metrics import with_metrics, with_scorer
 from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import RunCode
 
@@ -48,27 +48,18 @@ OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html", 
 """What a folder with a run, or with the runs of folds, has in it."""
 
 
+@dataclass(eq=False, repr=False)
 class Run:
     """A run's folder, with its metrics, its history and its model."""
 
-    def __init__(
-        self,
-        path: Path,
-        task: TaskSpec | None = None,
-        module: Any = None,
-        collate_fn: Callable[..., Any] | None = None,
-        trust_code: Iterable[str] = (),
-        local: RunConfig | None = None,
-        loss_fn: Callable[..., Any] | None = None,
-    ) -> None:
-        self.path = path
-        self.trust_code = frozenset(trust_code)
-        self.collate_fn = collate_fn
-        self.loss_fn = loss_fn
-        self.task_object = task
-        self.module_object = module
-        self.local = local or RunConfig()
-        """The config of this command, which decides what the folder of a run may not."""
+    path: Path
+    task_object: TaskSpec | None = None
+    module_object: Any = None
+    collate_fn: Callable[..., Any] | None = None
+    trust_code: frozenset[str] = frozenset()
+    local: RunConfig = field(default_factory=RunConfig)
+    """The config of this command, which decides what the folder of a run may not."""
+    loss_fn: Callable[..., Any] | None = None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -220,14 +211,6 @@ class Run:
         """The trained model."""
         return self.load()[0]
 
-    def with_functions(
-        self, collate_fn: Callable[..., Any] | None, loss_fn: Callable[..., Any] | None
-    ) -> Run:
-        """The run, with the user's own functions for batches and losses where they are given."""
-        parts = (self.path, self.task_object, self.module_object)
-        functions = (collate_fn or self.collate_fn, loss_fn or self.loss_fn)
-        return type(self)(*parts, functions[0], self.trust_code, self.local, functions[1])
-
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.has_model:
@@ -298,7 +281,7 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
     refuse_special_inside(folder)
-    return Run(folder, trust_code=trust_code)
+    return Run(folder, trust_code=frozenset(trust_code))
 
 
 def is_run(folder: Path) -> bool:

@@ -9,19 +9,16 @@ import difflib
 
 from surefit.errors import UsageError
 from surefit.tasks import (
-    audio_classification,
     causal_lm,
+    classification,
     custom,
     feature_classification,
     feature_pretraining,
-    image_classification,
     image_segmentation,
     masked_lm,
     regression,
     seq2seq,
     sft,
-    tabular_classification,
-    text_classification,
     token_classification,
 )
 from surefit.tasks.task_spec import TaskSpec
@@ -31,15 +28,15 @@ TASKS: dict[str, TaskSpec] = {
     for spec in (
         sft.SPEC,
         image_segmentation.SPEC,
-        image_classification.SPEC,
-        audio_classification.SPEC,
+        classification.IMAGES,
+        classification.RECORDINGS,
         seq2seq.SPEC,
         token_classification.SPEC,
-        text_classification.SPEC,
+        classification.TEXTS,
         feature_classification.SPEC,
         regression.SPEC,
         feature_pretraining.SPEC,
-        tabular_classification.SPEC,
+        classification.TABLES,
         causal_lm.SPEC,
         masked_lm.SPEC,
         custom.SPEC,

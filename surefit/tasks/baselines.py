@@ -1,4 +1,4 @@
-"""Figures of predictors that ignore the input: majority class, mean, unigram.
+"""Figures of predictors that ignore the input, or all of it but one column of a table.
 
 They are fitted on the training rows and judged on the validation rows. A model that does not beat
 them has learned nothing from its inputs. Memory is bounded by the number of classes or tokens.
@@ -8,7 +8,8 @@ Without the training rows (`train` is None), what the Encoder has fitted gives t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ import numpy.typing as npt
 
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
-from surefit.tasks.class_loss import PLAIN, ClassLoss, read_class_loss
-from surefit.tasks.classes import is_multi_label, macro_f1_of
-from surefit.tasks.metrics.number_metrics import number_figures
-from surefit.tasks.single_column import predict_by_column
+from surefit.tasks.class_loss import PLAIN, read_class_loss
+from surefit.tasks.classes import is_multi_label
+from surefit.tasks.metrics.class_metrics import macro_f1_of
+from surefit.tasks.number_targets import number_figures
+from surefit.tasks.numeric_columns import feature_rows, is_table, part_places, spread_rows
 
 Array = npt.NDArray[Any]
 Baselines = dict[str, dict[str, Any]]
@@ -28,6 +30,10 @@ Baselines = dict[str, dict[str, Any]]
 MAJORITY, MEAN, UNIGRAM = "majority class", "mean", "unigram"
 SINGLE_COLUMN = "best single column"
 _CHUNK = 1 << 20
+MAX_ROWS = 20_000
+"""Training rows that a rule is fitted on, spread evenly."""
+NUM_GROUPS, GROUP_ROWS = 16, 10
+"""Numbers are divided into so many groups of one size, fewer where they would have fewer rows."""
 
 
 def class_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
@@ -41,7 +47,10 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
         if train is None or not len(train):
             return {}
         shares = counts / len(np.unique(train.source_row))
-        return {MAJORITY: _several_classes(shares, validation, read_class_loss(encoder.settings))}
+        several = validation.values("labels").reshape(-1, count) > 0.5
+        made = np.broadcast_to(shares > 0.5, several.shape)
+        loss = read_class_loss(encoder.settings).of_several(shares, several)
+        return {MAJORITY: {**label_figures(made, several), "loss": loss}}
     shares = counts / counts.sum()
     constant = np.full(len(judged), shares.argmax())
     figures = class_figures(constant, judged, count)
@@ -77,6 +86,72 @@ def number_baselines(train: Store | None, validation: Store, encoder: Encoder) -
         figures = number_figures(predictions.astype(np.float64), judged, encoder)
         found[SINGLE_COLUMN] = {"column": ", ".join(columns), **figures}
     return found
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """The column that fits the training rows best, and what it predicts for validation rows."""
+
+    column: str
+    predictions: Array
+
+
+def predict_by_column(
+    train: Store | None,
+    validation: Store,
+    encoder: Encoder,
+    num_classes: int | None,
+    target: int = 0,
+) -> ByColumn | None:
+    """The best rule on one column; None where the rows are not those of a table.
+
+    `num_classes` is None for numbers, of which `target` is the one to predict. The rule is
+    chosen by its errors on training rows, which count more the more values it was fitted by.
+    """
+    if train is None or not len(train) or not is_table(encoder, train):
+        return None
+    places = spread_rows(train, MAX_ROWS)
+    rows, judged = feature_rows(train, places), feature_rows(validation, slice(None))
+    labels = np.asarray(train.values("labels")).reshape(len(train), -1)[places, target]
+    best: tuple[float, str, Array] | None = None
+    for part, start, end in part_places(encoder.fitted["columns"]):
+        is_number = part["kind"] == "number"
+        inputs, tried = (
+            each[:, start] if is_number else each[:, start:end].argmax(1) for each in (rows, judged)
+        )
+        for predict, size in _rules(inputs, labels, num_classes):
+            differs = predict(inputs) - labels
+            error = float((differs != 0 if num_classes else np.square(differs)).mean())
+            error *= (len(labels) + size) / max(len(labels) - size, 1)  # expected on other rows
+            if best is None or error < best[0]:
+                best = error, part["column"], predict(tried)
+    return None if best is None else ByColumn(best[1], best[2])
+
+
+def _rules(
+    inputs: Array, labels: Array, num_classes: int | None
+) -> Iterator[tuple[Callable[[Array], Array], int]]:
+    """The majority class, or the mean, of each group of values; for two numbers, also a line.
+
+    Each with the number of values that were fitted.
+    """
+    num_groups = max(2, min(NUM_GROUPS, len(inputs) // GROUP_ROWS))
+    bounds = np.unique(np.quantile(inputs, np.linspace(0, 1, num_groups + 1)[1:-1]))
+    if inputs.dtype.kind == "i":
+        bounds = np.arange(inputs.max() + 1)  # each category is a group
+    groups, size = np.searchsorted(bounds, inputs), len(bounds) + 1
+    if num_classes is not None:
+        cells = np.bincount(groups * num_classes + labels, minlength=size * num_classes)
+        counts = cells.reshape(size, num_classes)
+        counts[counts.sum(1) == 0] = np.bincount(labels, minlength=num_classes)
+        chosen: Array = counts.argmax(1)
+    else:
+        counts, sums = np.bincount(groups, minlength=size), np.bincount(groups, labels, size)
+        chosen = np.where(counts > 0, sums / np.maximum(counts, 1), labels.mean())
+    yield lambda tried: chosen[np.searchsorted(bounds, tried)], size
+    if num_classes is None and inputs.dtype.kind != "i" and inputs.min() < inputs.max():
+        slope, offset = np.polyfit(inputs.astype(np.float64), labels.astype(np.float64), 1)
+        yield lambda tried: slope * tried.astype(np.float64) + offset, 2
 
 
 def token_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
@@ -143,13 +218,6 @@ def label_figures(made: Array, judged: Array) -> dict[str, float]:
         "accuracy": float((judged == made).all(1).mean()),
         "macro_f1": macro_f1_of(torch.from_numpy(hits), torch.from_numpy(either), True),
     }
-
-
-def _several_classes(shares: Array, validation: Store, options: ClassLoss) -> dict[str, float]:
-    """Each class is predicted if most training rows have it."""
-    judged = validation.values("labels").reshape(-1, len(shares)) > 0.5
-    made = np.broadcast_to(shares > 0.5, judged.shape)
-    return {**label_figures(made, judged), "loss": options.of_several(shares, judged)}
 
 
 def _tokens(train: Store | None, validation: Store, name: str) -> Baselines:

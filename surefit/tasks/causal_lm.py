@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.config import set_option
-from surefit.data.column_meanings import OF_TEXT_ALONE, SUBJECTS
 from surefit.data.column_values import is_metadata, is_prose, words_of
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
+from surefit.data.unread_columns import SUBJECTS
+from surefit.encode.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
+from surefit.encode.text.text_reading import read_ids
 from surefit.encode.text.tokenizer import add_nothing_behind
 from surefit.findings import Finding, rule
-from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -28,10 +26,9 @@ from surefit.tasks.causal_text import (
     ends_with_eos,
     generation_settings,
     is_overlong,
-    read_ids,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import learned_tokens, next_token
 from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 PROMPTS_WITHOUT_ANSWERS = rule(
@@ -50,7 +47,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     Blocks are consecutive, and none spans two rows. With `overlong: truncate`, a row loses its end
     instead.
     """
-    predicting = bool(encoder.settings.get("predicting"))
+    predicting = encoder.predicting
     if "input_ids" in row:
         read = read_ids(row, predicting)
         return Encoding(lambda tokens: _within_limit(*read, encoder))
@@ -71,7 +68,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | list[Encoded]:
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
-    if encoder.settings.get("predicting"):  # what is nearest to the continuation is kept
+    if encoder.predicting:  # what is nearest to the continuation is kept
         kept = ids[-encoder.max_length :] if encoder.max_length else ids
         return Encoded({"input_ids": kept, "labels": [IGNORE_INDEX] * len(kept)})
     if not is_overlong(len(ids), encoder):
@@ -137,7 +134,6 @@ SPEC = TaskSpec(
     exact_targets=False,
     splits_rows=True,
     last_resort=True,
-    meanings=OF_TEXT_ALONE,
     misread=misread,
     fields={
         "input_ids": Field(("time",), "int64", 0),
@@ -146,10 +142,7 @@ SPEC = TaskSpec(
     adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
-    baselines=token_baselines,
-    loss=token_loss(next_token),
-    smoothed_loss=partial(token_loss, next_token),
-    metrics=token_metrics(next_token),
+    **learned_tokens(next_token),
     generate=Generate(answer, possible=can_generate, settings=generation_settings),
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
 )

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.batches.collate import pad_stack, pad_token_id
-from surefit.batches.field import IGNORE_INDEX, describe_misalignment
+from surefit.batches.collate import pad_token_id
+from surefit.batches.field import IGNORE_INDEX
 from surefit.config import set_option
-from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import RowFaultError, SkipRowError
+from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.task_spec import Sample
@@ -43,46 +42,6 @@ def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None
     return value
 
 
-def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
-    """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
-
-    Positions that an attention mask of the data's own calls padding are left out.
-    """
-    ids = np.asarray([] if row["input_ids"] is None else row["input_ids"])
-    if ids.size == 0:
-        return ids, ids
-    given = row.get("labels")
-    labels = ids if given is None else np.asarray(given)
-    if predicting:  # all of it is prompt
-        labels = np.full_like(ids, IGNORE_INDEX)
-    for name, values in (("input_ids", ids), ("labels", labels)):
-        if values.ndim != 1:
-            raise RowFaultError(
-                WRONG_SHAPE,
-                f"column {name!r} has {_describe_axes(values.ndim)}; expected one list of ids",
-                name,
-                fix=f"Store one list of ids in each row, such as {name}: [5, 17, 2].",
-            )
-    mask = row.get("mask")
-    for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
-        if len(values) != len(ids):
-            raise RowFaultError(
-                MISALIGNED_COLUMNS,
-                describe_misalignment(name, len(values), "input_ids", len(ids)),
-                name,
-            )
-    if mask is None:
-        return ids, labels
-    kept = np.asarray(mask) != 0
-    if not kept.any():
-        raise SkipRowError(DropReason.MASKED)
-    return ids[kept], labels[kept]
-
-
-def _describe_axes(num_axes: int) -> str:
-    return f"lists nested {num_axes} deep in each row" if num_axes else "one number in each row"
-
-
 def is_overlong(length: int, encoder: Encoder) -> bool:
     """Whether a row of so many tokens is over the limit."""
     return encoder.max_length is not None and length > encoder.max_length
@@ -103,8 +62,6 @@ def answer(
     model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
 ) -> list[Sample]:
     """Generate from each row's prompt, left-padded, stopping at eos or the turn's end."""
-    import torch
-
     tokenizer = encoder.tokenizer
     prompts, expected = [], []
     for row in rows:
@@ -118,16 +75,8 @@ def answer(
         max_new_tokens = min(max_new_tokens, positions // 2)
         prompts = [ids[-(positions - max_new_tokens) :] for ids in prompts]
     longest = max(len(ids) for ids in prompts)
-    device = next(model.parameters()).device
-    ids = pad_stack(prompts, (longest,), "int64", pad_token_id(tokenizer), "left")
-    mask = pad_stack([np.ones_like(p) for p in prompts], (longest,), "int64", 0, "left")
-    output = generate_tokens(
-        model,
-        encoder.settings.get("generate") or generation_settings(model, encoder),
-        max_new_tokens,
-        input_ids=torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(mask).to(device),
-    )
+    settings = encoder.settings.get("generate") or generation_settings(model, encoder)
+    output = generate_tokens(model, prompts, settings, max_new_tokens, "left")
     got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
     asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]
     return [

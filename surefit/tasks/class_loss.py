@@ -10,7 +10,7 @@ counts the rows that have the class against those that have not, as `pos_weight`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -94,13 +94,18 @@ def read_class_loss(settings: Mapping[str, Any]) -> ClassLoss:
     return ClassLoss(None if weights is None else tuple(weights), kept["label_smoothing"])
 
 
-def weighted_loss(scores: ClassScores, options: ClassLoss) -> Callable[[Any, Any], Any]:
-    """The loss of a task with classes: a sum, and the number or the weight of its targets."""
+def class_loss(scores: ClassScores, options: ClassLoss = PLAIN) -> Callable[[Any, Any], Any]:
+    """The cross-entropy of a task with classes: a sum, and the number or weight of its targets.
+
+    Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
+    """
     weights, smoothing = options.class_weights, options.label_smoothing
 
     def loss(outputs: Any, batch: Mapping[str, Any]) -> tuple[torch.Tensor, Any]:
         logits, labels = scores(outputs, batch)
-        weight = None if weights is None else _for_outputs(weights, logits)
+        weight = None
+        if weights is not None:  # outputs that are no class of the data have the weight 1
+            weight = logits.new_tensor([*weights, *[1.0] * (logits.shape[-1] - len(weights))])
         if labels.is_floating_point():
             return several_classes_sum(logits, labels, weight, smoothing), len(labels)
         total = cross_entropy_sum(logits, labels, batch, weight, smoothing)
@@ -145,7 +150,13 @@ def cross_entropy_sum(
     return mixed
 
 
-def _for_outputs(weights: Sequence[float], logits: torch.Tensor) -> torch.Tensor:
-    """The weights as a tensor; outputs that are no class of the data have the weight 1."""
-    more = [1.0] * (logits.shape[-1] - len(weights))
-    return logits.new_tensor([*weights, *more])
+def class_probabilities(
+    scores: ClassScores,
+) -> Callable[[Any, Mapping[str, Any], Any], tuple[torch.Tensor, torch.Tensor]]:
+    """The probability of each class, (N, C), and the class or classes of each target."""
+
+    def values(outputs: Any, batch: Mapping[str, Any], encoder: Any) -> Any:
+        logits, labels = scores(outputs, batch)
+        return logits.sigmoid() if labels.ndim == 2 else logits.softmax(-1), labels
+
+    return values

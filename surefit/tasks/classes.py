@@ -17,20 +17,18 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.config import joint_parts
-from surefit.data.label_columns import MAX_SHARE_OF_CLASSES
-from surefit.data.numbers import read_number
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import RowFaultError, SkipRowError
+from surefit.data.column_values import MAX_SHARE_OF_CLASSES
+from surefit.data.written_values import read_number
+from surefit.encode.encoded_row import DropReason, RowFaultError, SkipRowError
 from surefit.encode.encoder import Encoder
 from surefit.findings import rule
-from surefit.tasks.class_loss import cross_entropy_sum, several_classes_sum
 from surefit.tasks.label_separator import (
     NONE,
     find_separator,
     likely_separator,
     split_classes,
 )
-from surefit.tasks.task_spec import Batch, Metric, full_precision
+from surefit.tasks.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -146,24 +144,18 @@ class _Labels:
         """How often each class occurs, and how a label is read."""
         if self.size is None:
             several = self.several and not self.one_column
-            sign = None if several else self._separator()
-            if sign is not None:
-                return self._apart(sign), {"multi_label": True, SEPARATOR: sign}
+            texts = [name for name in self.counts if isinstance(name, str)]
+            sign = None if self.asked == NONE else self.asked
+            if self.asked is None and len(texts) == len(self.counts):
+                sign = find_separator(texts)
+            if sign is not None and not several:
+                counts: Counter[Any] = Counter()
+                for name, count in self.counts.items():
+                    counts.update(dict.fromkeys(split_classes(str(name), sign), count))
+                return counts, {"multi_label": True, SEPARATOR: sign}
             return self.counts, {"multi_label": True} if several else {}
         read: dict[str, Any] = {"hot_size": self.size}
         return self.places, read if self.one_each else {**read, "multi_label": True}
-
-    def _separator(self) -> str | None:
-        texts = [name for name in self.counts if isinstance(name, str)]
-        if self.asked is not None:
-            return None if self.asked == NONE else self.asked
-        return find_separator(texts) if len(texts) == len(self.counts) else None
-
-    def _apart(self, sign: str) -> Counter[Any]:
-        counts: Counter[Any] = Counter()
-        for name, count in self.counts.items():
-            counts.update(dict.fromkeys(split_classes(str(name), sign), count))
-        return counts
 
 
 def _hot_size(value: Any) -> int | None:
@@ -208,10 +200,13 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
             column=column,
         )
     if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
+        texts = [name for name in counts if isinstance(name, str)]
+        sign = likely_separator(texts) if labels.asked is None else None
+        named = f"If {sign!r} separates several classes: --set label_separator={sign}"
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} different values in {total} training rows, too "
             f"many to be classes{_but_for(counts)}.",
-            fix=_name_separator(counts, labels.asked) or UNSUITABLE_LABEL.fix,
+            fix=named if sign else UNSUITABLE_LABEL.fix,
             column=column,
         )
     names = sorted(counts, key=lambda name: (isinstance(name, str), name))
@@ -230,12 +225,6 @@ def _by_column(
         )
     named = Counter({parts[place]: count for place, count in counts.items()})
     return named, {**read, "hot_names": parts}
-
-
-def _name_separator(names: Iterable[Any], asked: str | None) -> str:
-    """How to read the names as several classes each, if they look like it; else nothing."""
-    sign = likely_separator([n for n in names if isinstance(n, str)]) if asked is None else None
-    return f"If {sign!r} separates several classes: --set label_separator={sign}" if sign else ""
 
 
 def _but_for(names: Iterable[Any]) -> str:
@@ -312,77 +301,9 @@ def class_settings(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def class_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
-    """Cross-entropy summed over the rows, and the number of rows.
-
-    Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
-    """
-    labels, logits = batch["labels"], full_precision(outputs.logits)
-    if labels.ndim == 2:
-        return several_classes_sum(logits, labels), len(labels)
-    return cross_entropy_sum(logits, labels, batch), len(labels)
-
-
 def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """The logits and the class of each row."""
     return full_precision(outputs.logits), batch["labels"]
-
-
-def probabilities(
-    outputs: Any, batch: Batch, encoder: Encoder
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The probability of each class, (B, C), and the classes of the rows."""
-    logits, labels = class_scores(outputs, batch)
-    return logits.sigmoid() if labels.ndim == 2 else logits.softmax(-1), labels
-
-
-def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
-    """Rows whose most likely class is the right one (of several: exactly all), and all rows."""
-    if batch["labels"].ndim == 2:
-        right = ((outputs.logits > 0) == (batch["labels"] > 0.5)).all(-1)
-        return right.sum(), len(right)
-    return (outputs.logits.argmax(-1) == batch["labels"]).sum(), len(batch["labels"])
-
-
-def _confusion_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
-    if batch["labels"].ndim == 2:  # several classes per row are not confused with one another
-        return {}
-    num_classes = outputs.logits.shape[-1]
-    cells = batch["labels"] * num_classes + outputs.logits.argmax(-1)
-    counts = cells.bincount(minlength=num_classes**2)
-    return {"confusion": counts.reshape(num_classes, num_classes)}
-
-
-def _class_sums(outputs: Any, batch: Batch) -> dict[str, Any]:
-    if batch["labels"].ndim == 2:
-        true, made = batch["labels"] > 0.5, outputs.logits > 0
-        either = true.sum(0) + made.sum(0)
-        return {"hits": (true & made).sum(0), "either": either, "multi_label": 1}
-    confusion = _confusion_sums(outputs, batch)["confusion"]
-    return {"hits": confusion.diagonal(), "either": confusion.sum(0) + confusion.sum(1)}
-
-
-def macro_f1_of(hits: torch.Tensor, either: torch.Tensor, multi_label: bool = False) -> float:
-    """Mean F1 over the classes, as scikit-learn's `f1_score(average="macro", zero_division=0)`.
-
-    `hits` counts the rows of each class found, `either` its true rows plus its predicted ones. A
-    class that neither occurs nor is predicted is left out where a row has one class, and counts
-    as 0 where it may have several.
-
-    >>> import torch
-    >>> macro_f1_of(torch.tensor([8, 10, 0]), torch.tensor([18, 22, 0]))
-    0.898989...
-    """
-    counted = (either > 0) | multi_label
-    scores = 2 * hits[counted].double() / either[counted].clamp(min=1)
-    return float(scores.mean()) if len(scores) else 0.0
-
-
-MACRO_F1 = Metric(
-    _class_sums,
-    lambda sums: macro_f1_of(sums["hits"], sums["either"], bool(sums.get("multi_label"))),
-)
-CONFUSION = Metric(_confusion_sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
@@ -394,7 +315,14 @@ def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[st
     logits = outputs.logits[:, : len(classes)].float()
     chances = logits.sigmoid() if several else logits.softmax(-1)
     if several:
-        found = [_likely(row, classes) for row in chances.tolist()]
+        likely = [
+            [(name, chance) for name, chance in zip(classes, row, strict=True) if chance > 0.5]
+            for row in chances.tolist()
+        ]
+        found = [
+            {"prediction": [n for n, _ in row], "probabilities": [c for _, c in row]}
+            for row in likely
+        ]
     else:
         best = chances.max(-1)
         found = [
@@ -414,9 +342,3 @@ ALL_PROBABILITIES = "probabilities"
 def by_name(chances: list[float], classes: list[Any]) -> dict[str, float]:
     """Probabilities by class name."""
     return {str(name): chance for name, chance in zip(classes, chances, strict=True)}
-
-
-def _likely(chances: list[float], classes: list[Any]) -> dict[str, Any]:
-    found = [(name, chance) for name, chance in zip(classes, chances, strict=True) if chance > 0.5]
-    names, probabilities = [name for name, _ in found], [chance for _, chance in found]
-    return {"prediction": names, "probabilities": probabilities}

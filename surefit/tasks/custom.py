@@ -116,7 +116,8 @@ def own_fields(table: Table) -> tuple[dict[str, Field], list[Finding]]:
     for name in numbers_of(table):
         sizes, value = row_shape(table, name).axes, list_axes(table.column_type(name))[1]
         axes = tuple(f"{name}.{place}" for place in range(len(sizes)))
-        made[name] = Field(axes, _dtype(value))
+        is_integer, is_boolean = pa.types.is_integer(value), pa.types.is_boolean(value)
+        made[name] = Field(axes, "bool" if is_boolean else "int64" if is_integer else "float32")
         is_ragged = bool(sizes) and sizes[0].is_ragged
         if is_ragged or (sizes and name == lead):
             usual = well_known_fields().get(name) if lead is not None else None
@@ -226,7 +227,9 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     rows = _Rows(count, len(next(iter(other.values()))), axes)
     parts = rows.divide(raw, again)
     if parts is None:
-        shown = "; ".join(rows.left_out) or f"forward returned {_describe(raw)}"
+        size = getattr(raw, "shape", None)
+        named = f" of shape {list(size)}" if size is not None else ""
+        shown = "; ".join(rows.left_out) or f"forward returned a {type(raw).__name__}{named}"
         raise UsageError(
             "There is nothing to predict for each row, since what forward returns is not per row: "
             f"{shown}.",
@@ -302,12 +305,6 @@ def _values(output: Any) -> list[Any]:
     return [output[key] if is_plain else getattr(output, key) for key in keys]
 
 
-def _describe(output: Any) -> str:
-    shape = getattr(output, "shape", None)
-    named = f" of shape {list(shape)}" if shape is not None else ""
-    return f"a {type(output).__name__}{named}"
-
-
 def numbers_of(table: Table) -> list[str]:
     """The columns of numbers or arrays of them, in the order of the data."""
     return [name for name in table.columns if _is_numeric(table, name)]
@@ -316,12 +313,6 @@ def numbers_of(table: Table) -> list[str]:
 def _is_numeric(table: Table, name: str) -> bool:
     kind = table.column_type(name)
     return is_array(kind) or is_number(kind)
-
-
-def _dtype(value: pa.DataType) -> str:
-    if pa.types.is_boolean(value):
-        return "bool"
-    return "int64" if pa.types.is_integer(value) else "float32"
 
 
 SPEC = TaskSpec(

@@ -8,9 +8,14 @@ from it was named in `generate.from_model` and is in the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.collate import Side, pad_stack
 
 if TYPE_CHECKING:
     import torch
@@ -55,11 +60,25 @@ def greedy(**tokens: Any) -> dict[str, Any]:
 
 
 def generate_tokens(
-    model: Any, settings: Settings, max_new_tokens: int, **inputs: torch.Tensor
+    model: Any,
+    prompts: Sequence[npt.NDArray[np.int64]],
+    settings: Settings,
+    max_new_tokens: int,
+    side: Side = "right",
 ) -> torch.Tensor:
-    """The tokens that the model generates with these settings and no others."""
+    """The tokens that the model generates with these settings and no others.
+
+    The prompts are padded on one side, with the settings' `pad_token_id`.
+    """
     import torch
 
+    device, shape = next(model.parameters()).device, (max(len(ids) for ids in prompts),)
+    ids = pad_stack(prompts, shape, "int64", settings["pad_token_id"], side)
+    mask = pad_stack([np.ones_like(ids) for ids in prompts], shape, "int64", 0, side)
+    inputs = {
+        "input_ids": torch.from_numpy(ids).to(device),
+        "attention_mask": torch.from_numpy(mask).to(device),
+    }
     chosen = {**settings, "max_new_tokens": max_new_tokens}
     with torch.no_grad():
         if own_config(model) is None:  # a `generate` of the user's own

@@ -7,20 +7,17 @@ a random token, 10 % stay. How many they are does not change, so the divisor of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_meanings import OF_TEXT_ALONE
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Encoded, Encoding, SkipRowError, refuse_overlong
+from surefit.encode.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.encode.encoder import Encoder
+from surefit.encode.text.text_reading import read_ids
 from surefit.findings import rule
-from surefit.tasks.baselines import token_baselines
-from surefit.tasks.causal_text import is_overlong, read_ids, read_text
-from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
+from surefit.tasks.causal_text import is_overlong, read_text
+from surefit.tasks.metrics.token_metrics import learned_tokens, same_token
 from surefit.tasks.task_spec import Batch, Head, TaskSpec
 
 NO_MASK_TOKEN = rule(
@@ -58,7 +55,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if not (text or "").strip():
         raise SkipRowError(DropReason.EMPTY)
     assert text is not None
-    if encoder.settings.get("predicting"):
+    if encoder.predicting:
         text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
     return Encoding(lambda tokens: _within_limit(tokens[0].ids, text, encoder), [text])
 
@@ -68,7 +65,7 @@ def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
         raise SkipRowError(DropReason.EMPTY)
     length = len(ids)
     if is_overlong(length, encoder):
-        if not encoder.settings.get("predicting"):
+        if not encoder.predicting:
             refuse_overlong(length, encoder)
         limit = encoder.max_length
         if text is not None:  # special tokens at the end are to stay there
@@ -124,7 +121,6 @@ SPEC = TaskSpec(
     optional=("mask",),
     targets=(),
     last_resort=True,
-    meanings=OF_TEXT_ALONE,
     special_tokens=("mask_token",),
     fields={
         "input_ids": Field(("time",), "int64", 0),
@@ -134,10 +130,7 @@ SPEC = TaskSpec(
     encode=encode,
     count_targets=count_targets,
     prepare=hide,
-    baselines=token_baselines,
-    loss=token_loss(same_token),
-    smoothed_loss=partial(token_loss, same_token),
-    metrics=token_metrics(same_token),
+    **learned_tokens(same_token),
     decode=fill,
     head=Head(auto_class="AutoModelForMaskedLM", predicts="same_token"),
 )

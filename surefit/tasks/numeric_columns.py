@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.dates import ORDERS, read_date, read_time
-from surefit.data.extra_columns import base_role
-from surefit.data.numbers import read_number
+from surefit.data.several_columns import base_role
+from surefit.data.written_values import ORDERS, read_date, read_number, read_time
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from surefit.batches.collate import pad_stack, pad_token_id
+from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_meanings import CHOICES, CONTEXT, JUDGEMENT, USUAL
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Encoding, SkipRowError, encoded, refuse_overlong
+from surefit.encode.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.encode.encoder import Encoder
-from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text, takes_answers
 from surefit.tasks.generation import generate_tokens, greedy, own_config
 from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
-from surefit.tasks.metrics.token_metrics import same_token, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import learned_tokens, same_token
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 
@@ -29,7 +25,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     over the limit loses its end, and with it eos: it would teach to stop in the middle.
     """
     source, target = read_source(row, encoder), _read(row, ("target", "answer"), encoder)
-    predicting = encoder.settings.get("predicting")
+    predicting = encoder.predicting
     if not (source or "").strip() or not (predicting or (target or "").strip()):
         raise SkipRowError(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
@@ -105,21 +101,9 @@ def write(
     model: Any, rows: Sequence[Mapping[str, Any]], encoder: Encoder, max_new_tokens: int
 ) -> list[Sample]:
     """Generate from each row's source, stopping at eos."""
-    import torch
-
-    tokenizer = encoder.tokenizer
-    pad, device = pad_token_id(tokenizer), next(model.parameters()).device
-    sources = [np.asarray(row["input_ids"]) for row in rows]
-    shape = (max(len(ids) for ids in sources),)
-    ids = pad_stack(sources, shape, "int64", pad)
-    mask = pad_stack([np.ones_like(source) for source in sources], shape, "int64", 0)
-    output = generate_tokens(
-        model,
-        encoder.settings.get("generate") or generation_settings(model, encoder),
-        max_new_tokens,
-        input_ids=torch.from_numpy(ids).to(device),
-        attention_mask=torch.from_numpy(mask).to(device),
-    )
+    tokenizer, sources = encoder.tokenizer, [np.asarray(row["input_ids"]) for row in rows]
+    settings = encoder.settings.get("generate") or generation_settings(model, encoder)
+    output = generate_tokens(model, sources, settings, max_new_tokens)
     samples = []
     for row, made in zip(rows, output[:, 1:], strict=True):
         read = [row["input_ids"], *([row["labels"]] if "labels" in row else []), made]
@@ -136,7 +120,6 @@ SPEC = TaskSpec(
     targets=("target", "answer"),
     exact_targets=False,
     takes=takes_answers,
-    meanings=(JUDGEMENT, CHOICES, CONTEXT, *USUAL),
     augments=("source", "prompt"),
     special_tokens=("eos_token",),  # a decoder has to see where the source ends
     fields={
@@ -145,10 +128,7 @@ SPEC = TaskSpec(
         "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
     },
     encode=encode,
-    baselines=token_baselines,
-    loss=token_loss(same_token),
-    smoothed_loss=partial(token_loss, same_token),
-    metrics=token_metrics(same_token),
+    **learned_tokens(same_token),
     generate=Generate(
         write,
         lambda sample: {"rouge_l": rouge_l(sample.expected or "", sample.got)},

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_meanings import OF_ANSWERS
 from surefit.data.column_types import is_dialogue, is_text_list
 from surefit.data.column_values import sample
 from surefit.data.roles import Role
 from surefit.data.table import Table
-from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
+    DropReason,
     Encoded,
     Encoding,
-    Remark,
+    RowFaultError,
     SkipRowError,
     refuse_overlong,
 )
@@ -28,9 +26,9 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.text.batch_tokenizing import Tokenized
 from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
 from surefit.encode.text.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
-from surefit.encode.text.prompt_and_answer import CHOICES
 from surefit.encode.text.template_fitting import fit_template
 from surefit.encode.text.template_rendering import TemplateError
+from surefit.encode.text.text_reading import read_ids
 from surefit.encode.text.tokenizer import add_nothing_behind
 from surefit.encode.text.unrendered import (
     EARLIER_REASONING_NOT_RENDERED,
@@ -39,7 +37,6 @@ from surefit.encode.text.unrendered import (
     DialogueColumns,
 )
 from surefit.findings import NOTE, Finding, rule
-from surefit.tasks.baselines import token_baselines
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -47,13 +44,12 @@ from surefit.tasks.causal_text import (
     ends_with_eos,
     generation_settings,
     is_overlong,
-    read_ids,
     store_references,
     takes_answers,
 )
-from surefit.tasks.dialogue_rows import divide_row, read_row, turns_of
+from surefit.tasks.dialogue_rows import CHOICES, divide_row, read_row, turns_of
 from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import next_token, token_loss, token_metrics
+from surefit.tasks.metrics.token_metrics import learned_tokens, next_token
 from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(
@@ -122,7 +118,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if "input_ids" in row:
         return Encoding(lambda tokens: _encode_tokens(row, encoder))
     dialogue = read_row(row, encoder)
-    coder, predicting = encoder.dialogues, bool(encoder.settings.get("predicting"))
+    coder, predicting = encoder.dialogues, encoder.predicting
     try:
         parts = coder.cut(*dialogue, generation=predicting)
     except TemplateError as fault:
@@ -138,7 +134,6 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 def _encoded(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Encoded:
-    predicting = bool(encoder.settings.get("predicting"))
     length = len(tokens.ids)
     if is_overlong(length, encoder):
         try:
@@ -147,27 +142,29 @@ def _encoded(
             raise _unsuited(fault) from None
         except SkipRowError as skip:
             lost = _lost(row, dialogue, encoder)
-            raise SkipRowError(skip.reason, skip.remark, *lost) from None
+            raise SkipRowError(skip.reason, *skip.faults, *lost) from None
     ids = np.array(tokens.ids, np.int64)
-    labels = _labels(ids, tokens, "nothing" if predicting else encoder.settings["loss_on"])
+    loss_on = "nothing" if encoder.predicting else encoder.settings["loss_on"]
+    labelled = np.array(tokens.labelled, bool) & (loss_on == "answers")
+    labels = ids if loss_on == "all" else np.where(labelled, ids, IGNORE_INDEX)
     columns = {"input_ids": ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
-    remarks = tuple(_remarks(row, dialogue, tokens, encoder))
+    faults = tuple(_faults(row, dialogue, tokens, encoder))
     truncated = length - len(tokens.ids)
-    return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), remarks=remarks)
+    return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), faults=faults)
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
     message = f"the template cannot render it: {fault.message}"
-    return SkipRowError(DropReason.TEMPLATE, Remark(fault.rule, message))
+    return SkipRowError(DropReason.TEMPLATE, RowFaultError(fault.rule, message))
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
     """What is left of a row over the limit, as the user wants it."""
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
-    predicting = bool(encoder.settings.get("predicting"))
-    overlong = Remark(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
+    predicting = encoder.predicting
+    overlong = RowFaultError(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
     if not predicting:
         try:
             refuse_overlong(length, encoder)
@@ -180,20 +177,14 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
         kept = tokens.ids[-limit:]
         return DialogueTokens(kept, [False] * len(kept), len(kept), ())
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise SkipRowError(DropReason.OVERLONG, Remark(OVERLONG_ROW_DROPPED, overlong.message + why))
+    raise SkipRowError(
+        DropReason.OVERLONG, RowFaultError(OVERLONG_ROW_DROPPED, overlong.message + why)
+    )
 
 
-def _labels(
-    ids: npt.NDArray[np.int64], tokens: DialogueTokens, loss_on: str
-) -> npt.NDArray[np.int64]:
-    if loss_on == "all":
-        return ids
-    if loss_on != "answers":
-        return np.full_like(ids, IGNORE_INDEX)
-    return np.where(np.array(tokens.labelled, bool), ids, IGNORE_INDEX)
-
-
-def _lost(row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder) -> tuple[Remark, ...]:
+def _lost(
+    row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder
+) -> tuple[RowFaultError, ...]:
     """What the template does not write of a row; a row that is dropped counts as well."""
     column = turns_of(row)[0]
     system = "system" if row.get("system") else column
@@ -202,35 +193,35 @@ def _lost(row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder) -> tuple
     return encoder.dialogues.unrendered.find(*dialogue, columns)
 
 
-def _remarks(
+def _faults(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
-) -> Iterator[Remark]:
+) -> Iterator[RowFaultError]:
     """What the user should know of a row that is used."""
     messages, template = dialogue[0], encoder.dialogues.template
     column, given = turns_of(row)
     lost = _lost(row, dialogue, encoder)
     yield from lost
     if tokens.in_parts:
-        yield Remark(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
-    if not tokens.whole and not any(remark.rule in PARTS_OF_ANSWERS for remark in lost):
+        yield RowFaultError(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
+    if not tokens.whole and not any(fault.rule in PARTS_OF_ANSWERS for fault in lost):
         message = "the template leaves a part of an answer out"
-        yield Remark(EARLIER_REASONING_NOT_RENDERED, message, column)
+        yield RowFaultError(EARLIER_REASONING_NOT_RENDERED, message, column)
     if messages[0]["role"] == "system" and template.joins_system:
         message = "the system message is put before the first user's"
-        yield Remark(SYSTEM_MESSAGE_JOINED, message, column)
+        yield RowFaultError(SYSTEM_MESSAGE_JOINED, message, column)
     if template.calls_as_text and any(message.get("tool_calls") for message in messages):
         message = "the template writes no tool calls; they are written as JSON"
-        yield Remark(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
-    if given is None or encoder.settings.get("predicting"):
+        yield RowFaultError(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
+    if given is None or encoder.predicting:
         return
     if has_unread_call(given):
         message = "a tool call is not JSON with a name and arguments"
-        yield Remark(CALL_KEPT_AS_TEXT, message, column, counted=True)
+        yield RowFaultError(CALL_KEPT_AS_TEXT, message, column, counted=True)
     left = next((n for n, turn in enumerate(reversed(given)) if is_answer(turn)), 0)
     if left:
         what = "message is" if left == 1 else "messages are"
         message = f"{left} {what} left out behind the last answer"
-        yield Remark(NOTE, message, column)
+        yield RowFaultError(NOTE, message, column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
@@ -238,22 +229,19 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any
     if encoder.tokenizer is None or "input_ids" in encoder.roles:
         return {}
     asked = encoder.settings.get("template")
-    readable = _readable(islice(rows, SAMPLED_ROWS), encoder)
-    state, findings = fit_template(asked, encoder.tokenizer, readable)
+
+    def readable() -> Iterator[Dialogue]:
+        for row in islice(rows, SAMPLED_ROWS):
+            with suppress(SkipRowError):  # which is counted when the row is encoded
+                yield read_row(row, encoder)
+
+    state, findings = fit_template(asked, encoder.tokenizer, readable())
     return {"template": state, "findings": findings}
-
-
-def _readable(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Iterator[Dialogue]:
-    for row in rows:
-        try:
-            yield read_row(row, encoder)
-        except SkipRowError:
-            continue  # it is counted when the row is encoded
 
 
 def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
     """Rows that are tokenized already: `input_ids`, and `labels` where some are masked."""
-    ids, labels = read_ids(row, bool(encoder.settings.get("predicting")))
+    ids, labels = read_ids(row, encoder.predicting)
     if len(ids) == 0:
         raise SkipRowError(DropReason.EMPTY)
     length = len(ids)
@@ -342,7 +330,6 @@ SPEC = TaskSpec(
     ),
     optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
     takes=takes_answers,
-    meanings=OF_ANSWERS,
     misread=misread,
     mixes=("messages", "prompt", "answer"),
     roles=(REFERENCES, CHOICES),
@@ -356,10 +343,7 @@ SPEC = TaskSpec(
     adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
-    baselines=token_baselines,
-    loss=token_loss(next_token),
-    smoothed_loss=partial(token_loss, next_token),
-    metrics=token_metrics(next_token),
+    **learned_tokens(next_token),
     generate=Generate(
         answer,
         scores,

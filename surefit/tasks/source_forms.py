@@ -6,8 +6,9 @@ forms (prompts and answers, messages), a row is read by the one that it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,9 +61,6 @@ def unify_forms(
     table = unifier.unify(table)
     if eval_table is not None:
         eval_table = unifier.unify(eval_table)
-    if eval_table is not None and unifier.read_as:
-        names = [*unifier.known.values()]
-        table, eval_table = _filled(table, eval_table, names), _filled(eval_table, table, names)
     return Forms(table, eval_table, unifier.known, unifier.read_as), unifier.found
 
 
@@ -154,10 +152,7 @@ class _Unifier:
         needed = {self.known[role] for names in forms for role in names} & {*part.columns}
         if self.chosen or not needed or not all(part.arrow[c].null_count for c in needed):
             return None
-        lacking = pc.is_null(part.arrow[needed.pop()])
-        for column in needed:
-            lacking = pc.and_(lacking, pc.is_null(part.arrow[column]))
-        rows = part.arrow.filter(lacking)
+        rows = part.arrow.filter(reduce(pc.and_, (pc.is_null(part.arrow[c]) for c in needed)))
         filled = [c for c in rows.column_names if rows[c].null_count < rows.num_rows]
         return Table(rows.select(filled), part.sources[:1], part.key) if filled else None
 
@@ -235,12 +230,3 @@ def _new_names(part: Table, known: Mapping[str, str], own: Mapping[str, str]) ->
         if column not in names and column in used:
             names[column] = f"{column}.unread"
     return names
-
-
-def _filled(table: Table, other: Table, columns: Sequence[str]) -> Table:
-    """The table with empty columns where only the other one has the form."""
-    arrow = table.arrow
-    for name in columns:
-        if name not in arrow.column_names and name in other.columns:
-            arrow = arrow.append_column(name, pa.nulls(table.num_rows, other.column_type(name)))
-    return table if arrow is table.arrow else replace(table, arrow=arrow)

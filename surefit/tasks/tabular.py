@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.field import Field
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_TYPE
-from surefit.data.dates import ORDERS
 from surefit.data.missing_values import is_missing
-from surefit.data.numbers import MISSING_MARKERS, read_number
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError
+from surefit.data.written_values import MISSING_MARKERS, ORDERS, read_number
+from surefit.encode.encoded_row import Encoding, RowFaultError, encoded
 from surefit.encode.encoder import Encoder
+from surefit.encode.row_input import RowInput
 from surefit.findings import Finding, note, rule
+from surefit.tasks.classes import is_missing as is_missing_label
 from surefit.tasks.leakage import Sample, check_leakage
 from surefit.tasks.numeric_columns import (
     MAX_TEXTS,
@@ -72,16 +72,23 @@ class Gathered:
     columns: dict[str, Column] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Take in one training row; its roles are in it beside the columns' own names."""
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, unchanged; those with a label are taken in.
+
+        The roles of a row are in it beside the columns' own names.
+        """
         label, roles = self.encoder.roles["label"], self.encoder.roles
-        cells = {name: raw for name, raw in row.items() if name != label and name not in roles}
-        for name, raw in cells.items():
-            try:
-                self.columns.setdefault(name, Column()).add(raw)
-            except RowFaultError as fault:
-                raise RowFaultError(fault.rule, f"column {name!r}: {fault.message}", name) from None
-        self.sample.add(cells, row["label"])
+        for row in rows:
+            cells = {name: raw for name, raw in row.items() if name != label and name not in roles}
+            if not is_missing_label(row.get("label")):
+                for name, raw in cells.items():
+                    try:
+                        self.columns.setdefault(name, Column()).add(raw)
+                    except RowFaultError as fault:
+                        message = f"column {name!r}: {fault.message}"
+                        raise RowFaultError(fault.rule, message, name) from None
+                self.sample.add(cells, row["label"])
+            yield row
 
     def fitted(self) -> dict[str, Any]:
         """How each column becomes part of the vector, the vector's width, and what was found."""
@@ -165,12 +172,14 @@ def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
     return [name for name in columns if name in parts]
 
 
-def encode_columns(row: Mapping[str, Any], encoder: Encoder) -> npt.NDArray[np.float32]:
+def encode_columns(
+    row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]
+) -> Encoding:
     """The row as one vector: scaled numbers, blanks filled and flagged, a place per category."""
     vector: list[float] = []
     for part in encoder.fitted["columns"]:
         vector += _encode_part(row, part)
-    return np.asarray(vector, np.float32)
+    return encoded({"features": np.asarray(vector, np.float32), **targets})
 
 
 def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[float]:
@@ -273,3 +282,12 @@ def describe_categories(
             fix=f"To read all of them: {set_option('table.max_categories', distinct)}.",
             column=part["column"],
         )
+
+
+TABLE = RowInput(
+    None,
+    encode_columns,
+    lambda encoder: {"features": FIELD},
+    reader=Gathered,
+    takes=has_columns,
+)

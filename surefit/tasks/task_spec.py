@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.batch_layout import Predicts
-from surefit.batches.collate import pad_token_id
+from surefit.batches.collate import Predicts, pad_token_id
 from surefit.batches.field import Field
 from surefit.batches.loading import Prepare
 from surefit.data.cell_files import FILE_ROLES
-from surefit.data.column_meanings import USUAL, Meaning
 from surefit.data.roles import Role, get_role
 from surefit.data.row_parts import Divide
 from surefit.data.table import Table
@@ -24,7 +22,7 @@ from surefit.encode.encoder import Encoder
 from surefit.encode.store import Store
 from surefit.encode.text.tokenizer import Reload
 from surefit.findings import Finding
-from surefit.tasks.class_loss import PLAIN, ClassScores, read_class_loss, weighted_loss
+from surefit.tasks.class_loss import PLAIN, ClassScores, class_loss, read_class_loss
 from surefit.tasks.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
@@ -64,6 +62,9 @@ class Metric:
     """Whether `sums` and `beside` take the Encoder as well, for names or units that were fitted."""
 
 
+Body = Literal["rows", "steps", "step_classes"]
+
+
 @dataclass(frozen=True)
 class Head:
     """The output a model needs for the task.
@@ -74,7 +75,8 @@ class Head:
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection. `rows` and `step_classes` give (B, size) and (B, T, size); `steps` gives steps as
     the features have them. What was fitted then has
-    `width`, `longest`, `feature_mean` and `feature_scale` (see `tasks/feature_sequences.py`).
+    `width`, `longest`, `feature_mean` and `feature_scale`
+    (see `encode/features/feature_sequences.py`).
 
     `unit` is what the outputs stand for, in messages. With `per_pixel`, they are (B, size, H, W).
 
@@ -85,7 +87,7 @@ class Head:
     auto_class: str | None = None
     size: Callable[[Encoder], int] | None = None
     config: Callable[[Encoder], dict[str, Any]] | None = None
-    body: Literal["rows", "steps", "step_classes"] | None = None
+    body: Body | None = None
     unit: str = "classes"
     per_pixel: bool = False
     predicts: Predicts | None = None
@@ -164,8 +166,6 @@ class TaskSpec:
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
     roles alone do not decide; called when the task is inferred."""
-    meanings: tuple[Meaning, ...] = USUAL
-    """What columns without a role may mean, so that they must not be left unread in silence."""
     misread: Misread | None = None
     """What the columns found for the roles may be mistaken for, given those that the user names."""
     last_resort: bool = False
@@ -258,7 +258,7 @@ class TaskSpec:
         if options == PLAIN:
             return self.loss
         if self.class_scores is not None:
-            return weighted_loss(self.class_scores, options)
+            return class_loss(self.class_scores, options)
         return self.smoothed_loss(options.label_smoothing) if self.smoothed_loss else self.loss
 
     def head_for(self, encoder: Encoder) -> Head | None:

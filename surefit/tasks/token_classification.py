@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
-from surefit.encode.drop_reasons import DropReason
 from surefit.encode.encoded_row import (
+    DropReason,
     Encoding,
     RowFaultError,
     SkipRowError,
@@ -19,7 +19,9 @@ from surefit.encode.encoded_row import (
 from surefit.encode.encoder import Encoder
 from surefit.encode.text.tokenizer import read_words_as_text
 from surefit.tasks.baselines import tag_baselines
+from surefit.tasks.class_loss import class_loss, class_probabilities
 from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
+from surefit.tasks.metrics.class_metrics import usual_metrics
 from surefit.tasks.metrics.token_metrics import (
     OUTSIDE,
     entity_f1_of,
@@ -36,10 +38,7 @@ NO_WORD = -1
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
-    """The tags of the training rows, sorted, the one for no entity first.
-
-    `plain_words` says that the tokenizer's own files make it read words as in running text.
-    """
+    """The tags of the training rows, sorted, the one for no entity first."""
     found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
     if len(found) < 2:
         column = encoder.roles["tags"]
@@ -50,15 +49,11 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             column=column,
         )
     names = sorted(found, key=lambda tag: (tag not in OUTSIDE, isinstance(tag, str), tag))
-    return {"classes": names, "plain_words": True}
+    return {"classes": names}
 
 
 def _tags(values: Any) -> list[Any]:
-    return [class_name(tag) for tag in _as_list(values)]
-
-
-def _as_list(values: Any) -> list[Any]:
-    return list(values.tolist() if hasattr(values, "tolist") else values)
+    return [class_name(tag) for tag in getattr(values, "tolist", lambda: values)()]
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -81,7 +76,6 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             )
         if None in tags:
             raise SkipRowError(DropReason.UNKNOWN_LABEL)
-    words = words if encoder.fitted.get("plain_words") else _spaced(words, encoder)
     tokenize = partial(encoder.tokenizer, words, is_split_into_words=True, verbose=False)
     pieces = tokenize()
     length = len(pieces["input_ids"])
@@ -106,15 +100,6 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
     return list(words)
 
 
-def _spaced(words: Sequence[str], encoder: Encoder) -> list[str]:
-    """The words as runs of version 0.4.0 and earlier read them with a byte-level tokenizer."""
-    tokenizer = encoder.tokenizer
-    marked = tokenizer.__dict__.get("_surefit_marks_spaces")
-    if marked is None:
-        marked = tokenizer._surefit_marks_spaces = tokenizer.tokenize(" a")[0].startswith("Ġ")
-    return [f" {word}" for word in words] if marked else list(words)
-
-
 def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
     """The word's number at its first piece, NO_WORD elsewhere.
 
@@ -132,28 +117,6 @@ def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and tags of the first pieces: (N, C) and (N,)."""
     learned = batch["labels"] != IGNORE_INDEX
     return full_precision(outputs.logits[learned]), batch["labels"][learned]
-
-
-def _probabilities(
-    outputs: Any, batch: Batch, encoder: Encoder
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities and tags of the words: (N, C) and (N,)."""
-    logits, labels = _learned(outputs, batch)
-    return logits.softmax(-1), labels
-
-
-def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
-    """Cross-entropy summed over the words, and their number."""
-    from torch.nn.functional import cross_entropy
-
-    logits, labels = _learned(outputs, batch)
-    return cross_entropy(logits, labels, reduction="sum"), labels.numel()
-
-
-def token_accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
-    """Words whose most likely tag is the right one, and all words."""
-    logits, labels = _learned(outputs, batch)
-    return (logits.argmax(-1) == labels).sum(), labels.numel()
 
 
 def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
@@ -226,10 +189,14 @@ SPEC = TaskSpec(
     encode=encode,
     fit=fit,
     baselines=tag_baselines,
-    loss=loss,
+    loss=class_loss(_learned),
     class_scores=_learned,
-    predicted_values=_probabilities,
-    metrics={"token_accuracy": token_accuracy, "accuracy": accuracy, "entity_f1": ENTITY_F1},
+    predicted_values=class_probabilities(_learned),
+    metrics={
+        "token_accuracy": usual_metrics(_learned)["accuracy"],
+        "accuracy": accuracy,
+        "entity_f1": ENTITY_F1,
+    },
     best="entity_f1",
     decode=decode,
     head=Head(

@@ -13,8 +13,8 @@ from typing import Any
 from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
 from surefit.core.files import remove_file
-from surefit.data.extra_columns import list_columns
 from surefit.data.remote.remote_url import is_url
+from surefit.data.several_columns import list_columns
 from surefit.encode.text.template_rendering import is_file_name
 from surefit.errors import UsageError
 from surefit.findings import rule
@@ -141,8 +141,14 @@ def check_common_folder(folder: Path) -> None:
         place = place.parent
     probe = place / f".probe.{uuid.uuid4().hex[:8]}.tmp"
     with together("writing a file to test the folder"):
-        if is_main():
-            _write(probe)
+        try:
+            if is_main():
+                probe.write_text(probe.name, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"{probe.parent} cannot be written: {error.strerror}.",
+                "Choose another --output, or make the folder writable.",
+            ) from None
     probe = gather(probe)[0]
     try:
         seen = gather((_can_read(probe), host_name()))
@@ -156,16 +162,6 @@ def check_common_folder(folder: Path) -> None:
             f"{', '.join(blind[:4])} cannot read it.",
             file=str(folder),
         )
-
-
-def _write(probe: Path) -> None:
-    try:
-        probe.write_text(probe.name, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{probe.parent} cannot be written: {error.strerror}.",
-            "Choose another --output, or make the folder writable.",
-        ) from None
 
 
 def _can_read(probe: Path) -> bool:

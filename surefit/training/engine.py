@@ -6,17 +6,20 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, groupby
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.checks.machine import resolve_precision
+from surefit.checks.machine import resolve_precision, usable_precision
 from surefit.errors import UsageError
+from surefit.kernels.compiling import compile_layers
+from surefit.kernels.numerics import align_weights, deterministic_algorithms
 from surefit.kernels.varlen_attention import find_pretrained
-from surefit.models.frozen_precision import lower_frozen
-from surefit.models.load_shards import fill_divided, late_weights
-from surefit.models.sharding import Skeleton, is_sharded, shard_module
-from surefit.models.trained_module import saved_buffers
+from surefit.models.frozen_precision import frozen_as_trained, lower_frozen
+from surefit.models.load_shards import fill_shards, late_weights
+from surefit.models.lora_files import has_named_base
+from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
 from surefit.pipeline.evaluation import Group
 from surefit.processes import gather, num_processes, object_group, on_cpu
 
@@ -25,40 +28,29 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import nn
 
+    from surefit.run.run_folder import Run
+
+
+BUCKET_BYTES = 1 << 20
+"""Small tensors are sent together; a larger one is sent alone, without a copy."""
+
 
 def take_from_first(tensors: Iterable[torch.Tensor]) -> None:
-    """Let all processes take the tensors of process 0, one by one; those without values stay."""
-    for tensor in tensors:
-        if not tensor.is_meta:
-            _send(_as_bytes(tensor), [tensor])
-
-
-def take_together(tensors: Iterable[torch.Tensor]) -> None:
-    """The same for small tensors, all those of a device at once."""
+    """Let all processes take the tensors of process 0; those without values stay."""
     import torch
+    from torch._C._distributed_c10d import _broadcast_coalesced
+    from torch.distributed.distributed_c10d import _get_default_group
 
-    # Wide values first: a value begins at a multiple of its size.
-    ordered = sorted(tensors, key=lambda each: (str(each.device), -each.itemsize))
-    for _, group in groupby(ordered, key=lambda each: each.device):
-        found = list(group)
-        _send(torch.cat([_as_bytes(each) for each in found]), found)
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _send(sent: torch.Tensor, into: list[torch.Tensor]) -> None:
-    import torch
-    from torch import distributed
-
-    distributed.broadcast(sent, 0, group=object_group() if sent.device.type == "cpu" else None)
-    parts = torch.split(sent, [each.nbytes for each in into])
-    with torch.no_grad():
-        for tensor, part in zip(into, parts, strict=True):
-            tensor.copy_(part.view(tensor.dtype).view(tensor.shape))
+    own = [each.detach() for each in tensors if not each.is_meta]
+    for kind in sorted({each.device.type for each in own}):
+        part = [each for each in own if each.device.type == kind]
+        # As bytes: gloo does not send every dtype.
+        sent = [each.contiguous().reshape(-1).view(torch.uint8) for each in part]
+        group = object_group() if kind == "cpu" else _get_default_group()
+        _broadcast_coalesced(group, sent, BUCKET_BYTES, 0)
+        for each, values in zip(part, sent, strict=True):
+            if not each.is_contiguous():
+                each.copy_(values.view(each.dtype).view(each.shape))
 
 
 class LastBuffers:
@@ -68,6 +60,8 @@ class LastBuffers:
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self.is_updating = False
+        """Whether the optimizer is changing the weights, so that they belong to no step."""
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = [
             (buffer, buffer.clone()) for buffer in saved_buffers(module).values()
         ]
@@ -75,7 +69,7 @@ class LastBuffers:
     def keep(self) -> None:
         """Note that a step is finished; all processes take the buffers of the first."""
         if num_processes() > 1:
-            take_together(buffer for buffer, _ in self._kept)
+            take_from_first(buffer for buffer, _ in self._kept)
         for buffer, before in self._kept:
             before.copy_(buffer)
 
@@ -86,20 +80,6 @@ class LastBuffers:
         with torch.no_grad():
             for buffer, before in self._kept:
                 buffer.copy_(before)
-
-
-@contextmanager
-def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """After the block, the module's buffers are as before."""
-    import torch
-
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
 
 
 class UsedParameters:
@@ -147,8 +127,8 @@ class UsedParameters:
 
 
 @dataclass(frozen=True)
-class Divided:
-    """What is known of a module that was divided."""
+class Sharded:
+    """What is known of a module that was sharded."""
 
     skeleton: Skeleton
     """What it was; it is gathered into it to be saved."""
@@ -156,14 +136,14 @@ class Divided:
     """Notes which parameters get a gradient, where this may differ from step to step."""
 
 
-def divide(
+def shard(
     accelerator: Accelerator,
     module: nn.Module,
     parallel: str,
     choice: Mapping[str, Any],
     seed: int = 0,
-) -> Divided | None:
-    """Divide the module over the processes, in place, if `parallel` is fsdp and there are several.
+) -> Sharded | None:
+    """Shard the module over the processes, in place, if `parallel` is fsdp and there are several.
 
     Its parameters become new objects, so that the optimizer is made afterwards. A module without
     values gets them from its files; what is new is drawn from the seed. `choice` is that of the
@@ -174,8 +154,7 @@ def divide(
 
     if parallel != "fsdp" or accelerator.num_processes == 1:
         return None
-    skeleton, late = Skeleton(module), late_weights(module)
-    places = None if late is None else late.by_name(module)
+    skeleton, places = Skeleton(module), late_weights(module)
     take_from_first(chain(module.parameters(), module.buffers()))
     accelerator.prepare_model(module, device_placement=False, evaluation_mode=True)  # autocast
     low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
@@ -184,32 +163,32 @@ def divide(
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     sharded: Any = shard_module(module, mesh, low, whole=bool(choice.get("whole")))
     if places is not None:
-        fill_divided(module, places, accelerator.device, seed, skeleton.module)
+        fill_shards(module, places, accelerator.device, seed, skeleton.module)
     if not choice.get("unused", True):
-        return Divided(skeleton)
+        return Sharded(skeleton)
     sharded.set_reduce_scatter_unused_params(True)
-    return Divided(skeleton, UsedParameters(module))
+    return Sharded(skeleton, UsedParameters(module))
 
 
 @contextmanager
 def with_shards(optimizer: Any, module: nn.Module) -> Iterator[None]:
-    """Give an optimizer that was passed in the parameters that the block has divided."""
+    """Give an optimizer that was passed in the parameters that the block has sharded."""
     from torch.optim import Optimizer
 
     before = dict(module.named_parameters())
     yield
     now = dict(module.named_parameters())
-    divided = {id(before[name]): now[name] for name in before if before[name] is not now[name]}
-    if not divided or not isinstance(optimizer, Optimizer):
+    shards = {id(before[name]): now[name] for name in before if before[name] is not now[name]}
+    if not shards or not isinstance(optimizer, Optimizer):
         return
     if optimizer.state:
         raise UsageError(
             "The optimizer that was passed in has a state already, which parallel=fsdp does not "
-            "divide.",
+            "shard.",
             "Pass one that has not stepped yet, or a function that makes it from parameters.",
         )
     for group in optimizer.param_groups:
-        group["params"] = [divided.get(id(each), each) for each in group["params"]]
+        group["params"] = [shards.get(id(each), each) for each in group["params"]]
 
 
 @dataclass(frozen=True)
@@ -221,23 +200,28 @@ class Engine:
     optimizer: Any
     """Accelerate's wrapper where it scales fp16 gradients, else the plain optimizer."""
     plain_optimizer: Any
-    divided: Divided | None = None
-    """What is known of a module that was divided over processes."""
+    sharded: Sharded | None = None
+    """What is known of a module that was sharded over processes."""
+
+    @cached_property
+    def buffers(self) -> LastBuffers:
+        """The buffers that the last finished step left."""
+        return LastBuffers(self.model)
 
     @property
     def is_sharded(self) -> bool:
         """Whether processes hold shares of the model: then each forward pass is one of all."""
-        return self.divided is not None
+        return self.sharded is not None
 
     @property
     def skeleton(self) -> Skeleton | None:
-        """What a divided module was; it is gathered into it to be saved."""
-        return self.divided.skeleton if self.divided is not None else None
+        """What a sharded module was; it is gathered into it to be saved."""
+        return self.sharded.skeleton if self.sharded is not None else None
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
         """A micro-batch of a step; gradients are summed over processes in the last one.
 
-        Those of a divided model are summed in each, so that no process ever holds all of them.
+        Those of a sharded model are summed in each, so that no process ever holds all of them.
         """
         if is_last or self.is_sharded:
             return nullcontext()
@@ -254,28 +238,25 @@ class Engine:
         def reduce(tensor: Any) -> Any:
             return accelerator.reduce(tensor.to(accelerator.device), reduction="sum").cpu()
 
-        index, size = accelerator.process_index, accelerator.num_processes
-        return Group(index, size, reduce, _gather_lists)
+        def join(own: list[Any]) -> list[Any]:  # through the CPU, not the memory of devices
+            return [each for part in gather(own) for each in part]
 
-
-def _gather_lists(own: list[Any]) -> list[Any]:
-    """The lists of all processes as one: through the CPU, not through the memory of devices."""
-    return [each for part in gather(own) for each in part]
+        return Group(accelerator.process_index, accelerator.num_processes, reduce, join)
 
 
 def make_engine(
     accelerator: Accelerator,
     module: nn.Module,
     optimizer: Any,
-    divided: Divided | None = None,
+    sharded: Sharded | None = None,
     frozen: torch.dtype | None = None,
 ) -> Engine:
-    """Let Accelerate prepare model and optimizer; a divided model stays as it is.
+    """Let Accelerate prepare model and optimizer; a sharded model stays as it is.
 
     `frozen` is the precision that frozen matrices are cast to.
     """
     lower_frozen(module, frozen)
-    if divided is not None:
+    if sharded is not None:
         model, prepared = module, accelerator.prepare_optimizer(optimizer)
     else:
         with warnings.catch_warnings():  # Accelerate knows only torch's old name of the setting
@@ -285,7 +266,7 @@ def make_engine(
             take_from_first(module.buffers())  # DDP does so for weights only
     # Accelerate's wrapper scales fp16 gradients; without that it only costs time.
     stepped = prepared if accelerator.scaler is not None else prepared.optimizer
-    return Engine(accelerator, model, stepped, optimizer, divided)
+    return Engine(accelerator, model, stepped, optimizer, sharded)
 
 
 def make_accelerator(
@@ -317,3 +298,35 @@ def make_accelerator(
             )
         ],
     )
+
+
+@contextmanager
+def training_numerics(run: Run, module: nn.Module, exactly: bool = False) -> Iterator[str]:
+    """Let the module of a finished run compute as in training; gives the precision.
+
+    The precision is that of the run, or float32 if this machine cannot compute in it. With
+    `exactly`, results are those of training to the bit: weights are aligned as in training, and
+    layers are compiled if training compiled them.
+    """
+    import torch
+
+    plan = run.plan
+    precision = usable_precision(plan.get("precision", run.config.precision))
+    if exactly and not has_named_base(run.model_path):
+        align_weights(module)
+    if exactly and plan.get("choices", {}).get("compile", {}).get("compiled"):
+        compile_layers(module)
+    frozen = plan.get("choices", {}).get("frozen") if exactly and precision != "fp32" else None
+    dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(frozen or "")
+    with deterministic_algorithms(run.config.deterministic), frozen_as_trained(module, dtype):
+        if precision == "fp32" and not torch.accelerator.is_available():
+            yield precision
+            return
+        accelerator = make_accelerator(precision)
+        prepared = "_original_forward" in vars(module)  # a module that was trained in this process
+        accelerator.prepare_model(module, evaluation_mode=True)
+        try:
+            yield precision
+        finally:
+            if not prepared:
+                accelerator.unwrap_model(module, keep_fp32_wrapper=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
 from surefit.explainer import Explanation, explain
-from surefit.models.call import compute_losses
 from surefit.plan.plan import Plan
 from surefit.processes import has_lost_process, process_index
 from surefit.request import PythonObjects, Request
@@ -28,6 +27,7 @@ from surefit.run.checkpoints import load_checkpoint
 from surefit.run.choose_checkpoint import State, latest_checkpoint
 from surefit.run.events import Event, Observer, without_nan
 from surefit.run.run_folder import Run, open_run
+from surefit.training.engine import Engine
 from surefit.training.loop import seed_step
 from surefit.training.step import NonFiniteError, Rows, show_rows
 from surefit.training.stops import as_disk_failure
@@ -88,23 +88,31 @@ class Watch:
         shapes = ", ".join(_shown(self.batch or {}).values())
         return f"{where} ({shapes})" if shapes else where
 
-    def observe(self, emit: Observer) -> Observer:
-        """The observer, which also hears when a batch is done with."""
+    def pass_on(self, event: Event, observers: Sequence[Observer]) -> None:
+        """Give an event to the writer, the trackers and callbacks: a batch is done with."""
+        self.batch = None
+        try:
+            for observe in observers:
+                observe(event)
+        except BaseException as error:
+            self.foreign = error
+            raise
 
-        def observed(event: Event) -> None:
-            self.batch = None
-            try:
-                emit(event)
-            except BaseException as error:
-                self.foreign = error
-                raise
 
-        return observed
+@dataclass(frozen=True)
+class StepInWork:
+    """A run, what computes its steps, how far it is, and the batch in work."""
+
+    run: Run
+    engine: Engine
+    state: State
+    watch: Watch
 
 
 @contextmanager
-def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
+def bundled(work: StepInWork, plan: Plan) -> Iterator[None]:
     """Turn what fails in the block into a RunFailedError that explains it and names a bundle."""
+    run, watch = work.run, work.watch
     try:
         yield
     except Exception as error:
@@ -116,7 +124,7 @@ def bundled(watch: Watch, plan: Plan, run: Run, state: State) -> Iterator[None]:
         on_disk = as_disk_failure(error, run)
         if on_disk is not None:
             raise on_disk from error
-        step = state.step + (1 if watch.is_training else 0)
+        step = work.state.step + (1 if watch.is_training else 0)
         if not run.path.is_dir():  # deleted meanwhile: there is no place for a bundle
             raise
         raise _failed(error, watch, plan, run, step) from error
@@ -129,7 +137,9 @@ def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> 
     else:
         stage = "Training failed at" if watch.is_training else "Evaluation failed after"
         lines = [f"{stage} step {step}: {type(error).__name__}: {_first_line(error)}"]
-        lines.append(f"cause: {_cause(explained)}")
+        known = f"{explained.code} {explained.title}.", *explained.derived
+        cause = " ".join(known) if explained.known else "not known; --debug shows the traceback"
+        lines.append(f"cause: {cause}")
         fix = explained.fix or "Send the bundle's failure.json and traceback.txt."
     if watch.batch is not None:
         lines.append(f"batch: {', '.join(_shown(watch.batch).values())}")
@@ -151,12 +161,6 @@ def _source_rows(watch: Watch, plan: Plan) -> list[int]:
     if watch.rows is None or plan.job is None or not watch.is_training:
         return []
     return [int(row) for row in plan.job.train.source_row[watch.rows]]
-
-
-def _cause(explained: Explanation) -> str:
-    if not explained.known:
-        return "not known; --debug shows the traceback"
-    return " ".join((f"{explained.code} {explained.title}.", *explained.derived))
 
 
 def _first_line(error: BaseException) -> str:
@@ -284,10 +288,9 @@ def repeat_step(
     report(f"batch: {', '.join(_shown(batch).values())}")
     batch = {name: value.to(pipeline.device) for name, value in batch.items()}
     with torch.set_grad_enabled(training):
-        total: Any
-        total, count, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
+        mean, whole_loss = pipeline.mean_loss(batch)
         if training:
-            (total if added is None else total + added).backward()
-    loss = float(total.detach()) / (float(count) or 1.0)
+            whole_loss.backward()
+    loss = float(mean.detach())
     report(f"loss: {loss}; forward and backward went through.")
     return loss

@@ -7,8 +7,8 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from surefit.run.run_folder import Run, choose_folder, open_run
 from surefit.training.resume import resume_run
 from surefit.training.run import SILENT, Listeners, start_run
 
-Work = Callable[[Listeners], Run]
-Listen = Callable[[int, Work], Run]
-"""Does the work of a fold with listeners of its own."""
+Show = Callable[[str], AbstractContextManager[Listeners]]
+"""Shows one run under a title."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def is_folds(path: str | Path) -> bool:
 
 def train_folds(
     request: Request,
-    listen: Listen = lambda fold, work: work(SILENT),
+    show: Show = lambda title: nullcontext(SILENT),
     resume: str | Path | None = None,
     named: Iterable[str] = (),
     trust_code: Iterable[str] = (),
@@ -107,9 +106,12 @@ def train_folds(
         is_begun = resume is not None and (place / "plan.json").is_file()
         mine = _fold_request(request if is_begun else new, fold, folder)
         mine = replace(mine, objects=_copy_module(request.objects))
-        begin = partial(start_run, mine)
-        go_on = partial(resume_run, place, mine, set(named), trust_code=trusted)
-        folds = replace(folds, runs=[*folds.runs, listen(fold, go_on if is_begun else begin)])
+        with show(f"fold {fold}") as listeners:
+            if is_begun:
+                run = resume_run(place, mine, set(named), listeners, trusted)
+            else:
+                run = start_run(mine, listeners)
+        folds = replace(folds, runs=[*folds.runs, run])
         if is_main():
             folds.write()
     return folds

@@ -71,19 +71,18 @@ def check_trained(module: nn.Module, meant: Collection[str]) -> None:
 def watch_first_steps(
     module: nn.Module, optimizer: Any, meant: Collection[str], emit: Observer
 ) -> Observer:
-    """`emit`, which stops a run that cannot learn, and warns of weights that do not move.
+    """An observer that stops a run that cannot learn, and warns of weights that do not move.
 
     Of `meant`, each weight must move. Steps that were skipped or had a rate of 0 do not count.
     """
     register = getattr(optimizer, "register_step_pre_hook", None)
     if register is None:  # an optimizer that is not torch's
-        return emit
+        return lambda event: None
     seen, counted = _Seen(module), 0
     hook = register(seen.look)
 
     def observe(event: Event) -> None:
         nonlocal counted
-        emit(event)
         rates = (group["lr"] for group in optimizer.param_groups)
         if counted < STEPS and event["event"] == "step" and not event.get("skipped") and any(rates):
             counted += 1
@@ -247,8 +246,7 @@ class LossWatch:
         self.has_warned |= event["event"] == "warning" and event["code"] == NOTHING_LEARNED.code
 
     def observe(self, event: Event) -> None:
-        """Pass the event on, and judge the losses where it is a step."""
-        self.emit(event)
+        """Judge the losses where the event is a step."""
         self.remember(event)
         if event["event"] != "step":
             return

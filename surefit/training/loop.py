@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from surefit.errors import InterruptedRunError, message_of
 from surefit.kernels.clipping import make_clipper
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.pipeline import Job
+from surefit.pipeline.stream_windows import StreamEndedError, StreamWindows
+from surefit.progress import Progress
 from surefit.run.choose_checkpoint import State
 from surefit.run.events import Observer
 from surefit.tasks.task_spec import Better, is_better
@@ -30,15 +32,14 @@ from surefit.training.step import (
     StepBatches,
     add_gradients,
     find_nonfinite,
-    list_steps,
     load_steps,
     stop_at,
+    sum_over_processes,
     too_many_skipped,
 )
 
 if TYPE_CHECKING:
     import torch
-    from accelerate import Accelerator
     from torch import nn
 
 
@@ -108,14 +109,14 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
     clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
-    buffers = LastBuffers(job.pipeline.module)
+    buffers = engine.buffers
     if state.step:  # resumed: the optimizer as the last step left it
         _set_rates(optimizer, base_lrs, pace.lr_factor(state.step))
-        _evaluate_if_due(last_place(job.batches, state, pace), pace, hooks, state)
+        _evaluate_if_due(_last_place(job.batches, state, pace), pace, hooks, state)
     if state.stopped_early:
         return state
     model.train()
-    steps = _coming_steps(engine, job, feed, pace, state)
+    steps = load_steps(engine, job.batches, feed, pace.num_steps, state)
     while (step := next(steps, None)) is not None:
         began, place = time.perf_counter(), step.place
         seed_step(job.pipeline.seed, place.step, accelerator.process_index)
@@ -127,11 +128,11 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         if sums is None:  # outside of the handler, which holds the tensors of the step
             hooks.notice(_split(step, state, exceeded))
             _undo_step(parameters, buffers)
-            steps = _coming_steps(engine, job, feed, pace, state)
+            steps = load_steps(engine, job.batches, feed, pace.num_steps, state)
             continue
         norm = clip_gradients()
-        mean_loss, mean_added, stop = _across(
-            accelerator, sums.loss, sums.added or 0.0, hooks.stop_asked()
+        mean_loss, mean_added, num_stopped = sum_over_processes(
+            engine, sums.loss, sums.added or 0.0, float(hooks.stop_asked())
         )
         rate = pace.lr_factor(place.step)
         fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
@@ -160,21 +161,41 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
                 **({"skipped": True} if fault or overflowed else {}),
             }
         )
-        if stop:
+        if num_stopped:
             hooks.save(state)
             raise InterruptedRunError(f"Stopped after step {state.step}, which is saved.")
-        _finish_step(place, pace, hooks, state)
+        if not _evaluate_if_due(place, pace, hooks, state) and pace.saves(place):
+            hooks.save(state)
         if state.stopped_early:
             break
     return state
 
 
-def _coming_steps(
-    engine: Engine, job: Job, feed: Feed, pace: Pace, state: State
-) -> Iterator[StepBatches]:
-    process = engine.accelerator.process_index
-    steps = list_steps(job.batches, state.step, pace.num_steps, process, state.splits)
-    return load_steps(steps, feed)
+def train_rows(
+    engine: Engine,
+    job: Job,
+    feed: Feed,
+    pace: Pace,
+    hooks: Hooks,
+    state: State,
+    progress: Progress,
+) -> None:
+    """Train from `state` on; a stream is moved to where it was, and its end is the run's."""
+    live = job.pipeline.live
+    if isinstance(live, StreamWindows):
+        live.notices[:] = [hooks.notice]
+        if state.stream is not None:
+            live.seek(job.pipeline, state.stream, progress)
+    try:
+        train(engine, job, feed, pace, hooks, state)
+    except StreamEndedError as error:
+        if not state.step:
+            raise
+        hooks.notice(" ".join(error.lines))
+        if hooks.evaluate is not None and state.evaluated_step != state.step:
+            epoch = _last_place(job.batches, state, pace).epoch + 1
+            note_evaluation(hooks.evaluate(), state.step, epoch, pace, state, hooks.emit)
+        hooks.save(state)
 
 
 def _refuse_split(
@@ -234,7 +255,9 @@ def _step_optimizer(engine: Engine, step: int, hooks: Hooks, state: State) -> bo
     """Step; True if the gradients overflowed in fp16, which is usual while the scale is found."""
     scaler = engine.accelerator.scaler
     before = None if scaler is None else scaler.get_scale()
+    engine.buffers.is_updating = True
     engine.optimizer.step()
+    engine.buffers.is_updating = False
     state.skipped_in_a_row = 0
     # A fused optimizer skips the step by itself, which Accelerate does not notice; the scale tells.
     if scaler is None or scaler.get_scale() >= before:
@@ -264,34 +287,14 @@ def seed_step(seed: int, step: int, process: int) -> None:
         torch.default_generator.manual_seed(mixed)
 
 
-def _across(
-    accelerator: Accelerator, loss: float, added: float, stop: bool
-) -> tuple[float, float, bool]:
-    """The step's mean loss, its auxiliary loss, and whether any process was asked to stop."""
-    import torch
-
-    if accelerator.num_processes == 1:
-        return loss, added, stop
-    wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
-    own = torch.tensor([loss, added, float(stop)], dtype=wide)
-    summed = accelerator.reduce(own.to(accelerator.device), reduction="sum").tolist()
-    return summed[0], summed[1], summed[2] > 0
-
-
 def _set_rates(optimizer: Any, base_lrs: Sequence[float], factor: float) -> None:
     for group, base in zip(optimizer.param_groups, base_lrs, strict=True):
         group["lr"] = base * factor
 
 
-def last_place(batches: Batches, state: State, pace: Pace) -> Place:
+def _last_place(batches: Batches, state: State, pace: Pace) -> Place:
     """The place of the step a resumed run had finished."""
     return next(places(batches, state.step - 1, pace.num_steps))
-
-
-def _finish_step(place: Place, pace: Pace, hooks: Hooks, state: State) -> None:
-    """Evaluate and save where it is due."""
-    if not _evaluate_if_due(place, pace, hooks, state) and pace.saves(place):
-        hooks.save(state)
 
 
 def _evaluate_if_due(place: Place, pace: Pace, hooks: Hooks, state: State) -> bool:

@@ -6,44 +6,32 @@ are: training is the same as without the rehearsal, bit for bit.
 
 from __future__ import annotations
 
-import gc
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surefit.checks.probes.trials import own_line
 from surefit.core import files
 from surefit.core.locks import scratch_folder
-from surefit.data.cache import use_cache
 from surefit.errors import FindingError, SurefitError, describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, accept_findings, has_errors, rule
-from surefit.kernels.numerics import deterministic_algorithms
-from surefit.memory.enforce_limit import MemoryGuard
-from surefit.memory.predict_peak import Fit
-from surefit.memory.prove import (
-    NotEnoughMemoryError,
-    create_optimizer_state,
-    prove,
-    restoring_state,
-)
-from surefit.models.optimizer import make_optimizer
+from surefit.memory.prove import create_optimizer_state, restoring_state
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job
 from surefit.plan.choose_rehearsal import FEW_TOKENS
-from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
-from surefit.processes import from_main, gather, is_main, together
+from surefit.processes import from_main, gather, is_main
 from surefit.report.page import write_report
 from surefit.run.checkpoints import load_checkpoint, save_checkpoint, saved_tensors
 from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.training.begin_run import begin_run
-from surefit.training.engine import Engine, make_accelerator, make_engine
+from surefit.training.engine import Engine
 from surefit.training.guards import fingerprint
 from surefit.training.saving import gather_model
 from surefit.training.stops import as_disk_failure
@@ -164,8 +152,8 @@ def _checkpoint(stage: Stage) -> None:
     """
     plan, module, folder = stage.plan, stage.job.pipeline.module, stage.run.checkpoints
     assert plan.model is not None
-    config, passed = plan.config, plan.objects.optimizer
-    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, passed, config.lr_by)
+    passed = stage.job.optimizer.passed
+    optimizer = stage.job.optimizer.make(module)
     if passed is None:
         create_optimizer_state(module, optimizer)
     folder.mkdir(parents=True, exist_ok=True)
@@ -205,77 +193,3 @@ _PHASES: Mapping[str, Callable[[Stage], None]] = {
     "model": _model,
     "report": _report,
 }
-
-
-Trial = Callable[[Plan, Engine], list[Finding]]
-"""Tries something else with the engine, and returns what it found."""
-
-
-def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
-    """The plan with its peak and time measured by a real step; nothing is kept of the step.
-
-    `trial` is called after it, where the run fits.
-    """
-    assert plan.job is not None
-    assert plan.model is not None
-    assert plan.fit is not None
-    config, module = plan.config, plan.job.pipeline.module
-    accelerator = make_accelerator(config.precision)
-    optimizer = make_optimizer(
-        module, plan.model.lr, config.weight_decay, plan.objects.optimizer, config.lr_by
-    )
-    guard = MemoryGuard(plan.fit.limit)
-    try:
-        with (
-            use_cache(config.cache),
-            deterministic_algorithms(config.deterministic),
-            guard.enforced(),
-        ):
-            engine = make_engine(accelerator, module, optimizer, frozen=plan.job.frozen_dtype)
-            plan = replace(plan, fit=prove_plan(plan, engine, fresh=True))
-            return plan.found(trial(plan, engine)) if trial is not None else plan
-    except FindingError as error:
-        return plan.found(error.findings)
-
-
-def prove_together(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
-    """Measure peak and time in all processes; if the run does not fit in one, none trains.
-
-    Each process measures for itself, but a divided model is run by all together: if one of them
-    fails then, its end is what ends the others.
-    """
-    if engine.is_sharded:
-        return prove_plan(plan, engine, fresh=fresh)
-    with together("measuring the largest micro-batch"):
-        fit = prove_plan(plan, engine, fresh=fresh)
-        reducer = getattr(engine.model, "reducer", None)
-        if reducer is not None:  # DDP took the measured gradients for those of the first step
-            reducer._reset_state()
-        return fit
-
-
-def prove_plan(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
-    """Measure peak and time; raises the finding that the run does not fit."""
-    job, fit = plan.job, plan.fit
-    assert job is not None
-    assert fit is not None
-    fresh = fresh and plan.objects.optimizer is None
-    backward, optimizer = engine.accelerator.backward, engine.plain_optimizer
-    bounded = MemoryGuard(fit.limit).is_active
-    proof = None
-    with suppress(NotEnoughMemoryError):
-        proof = prove(job, backward, optimizer, fresh=fresh, bounded=bounded)
-    if proof is None:
-        gc.collect()  # the tensors of the step that failed, before options are traced
-        raise FindingError(refuse(fit, job, None)[1])
-    if engine.is_sharded:  # all refuse, or none
-        proof = replace(proof, peak_bytes=max(gather(proof.peak_bytes)))
-    proved = replace(
-        fit,
-        measured_bytes=proof.peak_bytes,
-        step_seconds=proof.step_seconds,
-        total_seconds=proof.total_seconds,
-    )
-    if proved.fits is False:
-        raise FindingError(refuse(proved, job, proof.peak_bytes)[1])
-    return proved

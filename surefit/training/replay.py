@@ -7,7 +7,7 @@ step non-finite, by computing it without each row in turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +33,7 @@ from surefit.run.choose_checkpoint import (
 )
 from surefit.run.events import without_nan
 from surefit.run.run_folder import Run
-from surefit.training.engine import (
-    Engine,
-    LastBuffers,
-)
+from surefit.training.engine import Engine
 from surefit.training.loop import Hooks, Pace, seed_step, train
 from surefit.training.resume import plan_of_run, spread_steps
 from surefit.training.run import open_engine, refuse_errors
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
 
 
 NO_OBJECTS = PythonObjects()
+Trial = Callable[[Sequence[Rows]], str]
 
 
 @dataclass(frozen=True)
@@ -135,15 +133,10 @@ def verify_step(
         if differs:
             message = f"Step {event['step']}: {'; '.join(differs)}."
             return [OTHER_STEP.finding(message, file=where)]
-    return [] if exact else [_not_to_the_bit(step, before, drops, where)]
-
-
-def _not_to_the_bit(step: int, processes: int, drops: bool, where: str) -> Finding:
-    """What was compared of a step that several processes have trained."""
     compared = "rows and tokens, as each process draws its own dropout"
     how = compared if drops else "rows and tokens exactly, the loss to 1e-5"
-    message = f"Step {step} was trained by {processes} processes and computed again by one: {how}."
-    return note(message, file=where)
+    message = f"Step {step} was trained by {before} processes and computed again by one: {how}."
+    return [] if exact else [note(message, file=where)]
 
 
 def has_dropout(module: nn.Module) -> bool:
@@ -169,19 +162,15 @@ def _drops(settings: Any) -> bool:
 def _differences(
     stored: dict[str, Any], again: dict[str, Any], exact: bool, drops: bool
 ) -> list[str]:
-    again = without_nan(again)
-    names = [name for name in {**stored, **again} if name != "seconds"]
-    return [
-        f"{name} is {stored.get(name)!r} in the events and {again.get(name)!r} computed again"
-        for name in names
-        if not _agree(name, stored.get(name), again.get(name), exact, drops)
-    ]
-
-
-def _agree(name: str, one: Any, two: Any, exact: bool, drops: bool) -> bool:
-    if exact or "loss" not in name or not (isinstance(one, float) and isinstance(two, float)):
-        return bool(one == two)
-    return drops or math.isclose(one, two, rel_tol=ROUNDING)
+    found, again = [], without_nan(again)
+    for name in {**stored, **again}:
+        one, two = stored.get(name), again.get(name)
+        agree = one == two or name == "seconds"
+        if not exact and "loss" in name and isinstance(one, float) and isinstance(two, float):
+            agree = drops or math.isclose(one, two, rel_tol=ROUNDING)
+        if not agree:
+            found.append(f"{name} is {one!r} in the events and {two!r} computed again")
+    return found
 
 
 @dataclass(frozen=True)
@@ -247,7 +236,7 @@ def find_bad_rows(
     rows = np.concatenate(share.micro_batches)
     numbers = [int(row) for row in replay.job.train.source_row[rows]]
     with use_cache(config.cache), deterministic_algorithms(config.deterministic):
-        trial = _Trial(replay, place)
+        trial = _make_trial(replay, place)
         fault = trial(share.micro_batches)
         if not fault:
             return BadRows(step, [], numbers, "")
@@ -263,7 +252,7 @@ def find_bad_rows(
     return BadRows(step, named, numbers, fault, alone and bool(named))
 
 
-def _without_each(trial: _Trial, rows: Rows, progress: Progress) -> list[int]:
+def _without_each(trial: Trial, rows: Rows, progress: Progress) -> list[int]:
     """The rows without which a micro-batch is finite."""
     guilty = []
     for index, row in enumerate(rows):
@@ -274,29 +263,24 @@ def _without_each(trial: _Trial, rows: Rows, progress: Progress) -> list[int]:
     return guilty
 
 
-class _Trial:
-    """Computes the step on some of its rows; what is not finite about it, or nothing."""
+def _make_trial(replay: Replay, place: Place) -> Trial:
+    """What computes the step on some of its rows: what is not finite about it, or nothing."""
+    import torch
 
-    def __init__(self, replay: Replay, place: Place) -> None:
-        self._replay, self._place = replay, place
-        model = replay.engine.model
-        model.train()
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._norm = make_clipper(replay.engine.accelerator, None, self._parameters, 0.0)
-        self._buffers = LastBuffers(replay.job.pipeline.module)
+    engine, job = replay.engine, replay.job
+    engine.model.train()
+    parameters = [p for p in engine.model.parameters() if p.requires_grad]
+    norm = make_clipper(engine.accelerator, None, parameters, 0.0)
 
-    def __call__(self, micro_batches: Sequence[Rows]) -> str:
-        import torch
-
-        replay, place = self._replay, self._place
-        pipeline, accelerator = replay.job.pipeline, replay.engine.accelerator
-        seed_step(pipeline.seed, place.step, accelerator.process_index)
-        loaded = (replay.job.batch(rows, place.epoch) for rows in micro_batches)
+    def compute(micro_batches: Sequence[Rows]) -> str:
+        seed_step(job.pipeline.seed, place.step, engine.accelerator.process_index)
+        loaded = (job.batch(rows, place.epoch) for rows in micro_batches)
         step = StepBatches(place, Share(tuple(micro_batches), 1.0), loaded)
-        backward = torch.Tensor.backward
-        sums = add_gradients(replay.engine, replay.job, step, backward, lambda rows: None)
-        fault = find_nonfinite(sums.loss + (sums.added or 0.0), self._norm())
-        for parameter in self._parameters:
+        sums = add_gradients(engine, job, step, torch.Tensor.backward, lambda rows: None)
+        fault = find_nonfinite(sums.loss + (sums.added or 0.0), norm())
+        for parameter in parameters:
             parameter.grad = None
-        self._buffers.restore()
+        engine.buffers.restore()
         return fault
+
+    return compute

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -10,26 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.config import RunConfig
+from surefit.core import files
+from surefit.core.locks import FILE as LOCK_FILE
 from surefit.core.locks import lock_run
-from surefit.errors import UsageError
+from surefit.data.cache import entry_folder
+from surefit.data.cache_entry import is_sound
+from surefit.data.cell_files import with_files
+from surefit.encode.store import Store
+from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, accept_findings, note, rule
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
+from surefit.plan.prepare_data import open_tables
 from surefit.processes import is_main, main_first, num_processes, together
 from surefit.progress import Progress
 from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
-from surefit.run.copy_run import copy_run
-from surefit.run.run_folder import Run, open_run, write_beginning
+from surefit.run.run_folder import Run, choose_folder, open_run, write_beginning
 from surefit.training.begin_run import check_common_folder
 from surefit.training.resume_changes import (
     GOES_ON,
     as_dict,
     changes_of,
     describe_changed_rows,
-    describe_changes,
     describe_extension,
     extend_spans,
     named_keys,
@@ -42,7 +49,11 @@ from surefit.user_code.named_code import code_names
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.pipeline.pipeline import Pipeline
 
+
+DATA_KEYS = ("data_key", "eval_key", "stores", "table_keys")
+"""What a run's plan has of its data: all of it is that of the rows it resumed with."""
 DATA_CHANGED = rule(
     "SF403",
     "error",
@@ -86,7 +97,37 @@ def _in_output(run: Run, output: str | None) -> Run:
         if not is_main():
             return Run(Path(output), trust_code=run.trust_code)
         with _locked(run):
-            return copy_run(run, output)
+            return _copy_run(run, output)
+
+
+def _copy_run(run: Run, output: str) -> Run:
+    """A copy of the run in `output`, a new or an empty folder; the run stays as it was."""
+    folder = choose_folder(output, "run")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is not empty, so {run.path} cannot be resumed there.",
+            "Choose another --output, or leave it out to resume in place.",
+        )
+    try:
+        with files.new_folder(folder) as temporary:
+            shutil.copytree(run.path, temporary, dirs_exist_ok=True, ignore=_not_copied)
+    except (OSError, shutil.Error) as error:
+        raise RunFailedError(
+            f"{run.path} cannot be copied to {folder}: {error}.",
+            "Choose another --output, or leave it out to resume in place.",
+        ) from None
+    return replace(run, path=folder)
+
+
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Locks, what killed writes left, and links, which could lead out of the run."""
+    return [
+        name
+        for name in names
+        if name == LOCK_FILE
+        or files.TEMPORARY.fullmatch(name)
+        or os.path.islink(Path(folder, name))
+    ]
 
 
 def _locked(run: Run) -> AbstractContextManager[None]:
@@ -101,13 +142,14 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     if run.finished and not any(change.key in GOES_ON for change in changes):
         if is_main() and not run.report_path.is_file():
             write_report(run)
+        listeners.notice(f"{run.path} is already finished.")
         return run
     with together("finding the data and the steps of the run"):
         config, moved = find_moved(run, config)
         changes = changes_of(run, config)
         spread = spread_steps(run, config)
     plan = plan_of_run(run, replace(request, config=spread), listeners.progress).found(moved)
-    if "parallel" not in named_keys(named):  # a divided run may go on in one process
+    if "parallel" not in named_keys(named):  # a sharded run may resume in one process
         left = (found for found in plan.findings if found.code != NOTHING_TO_DIVIDE.code)
         plan = replace(plan, findings=tuple(left))
     other_rows = _changed_rows(run, plan)
@@ -115,7 +157,8 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     spans = run.spans(stored["steps"])
     if plan.job is not None:
         spans = extend_spans(run, spans, plan.job.num_steps)
-        plan = plan.found(describe_changes(changes), describe_extension(plan, run, spans))
+        notes = [note(f"{change}.") for change in changes]
+        plan = plan.found(notes, describe_extension(plan, run, spans))
         plan = fit_on_disk(plan, run.path)
     listeners.on_plan(plan, run.path)
     refuse_errors(plan)
@@ -125,7 +168,7 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
     if (changes or other_rows) and is_main():
         noted = [*stored.get("changes", []), {"step": run.saved_step, **as_dict(changes)}]
         extended = {"steps": plan.job.num_steps, "spans": spans, "changes": noted}
-        extended |= {key: plan.as_dict()[key] for key in ("data_key", "eval_key", "stores")}
+        extended |= {key: plan.as_dict()[key] for key in DATA_KEYS}
         write_beginning(run.path, config, {**stored, **extended})
     return run_plan(plan, run, listeners)
 
@@ -139,23 +182,41 @@ def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
     return replace(plan, baselines=stored.get("baselines", {}))
 
 
-def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
-    """The plan of a finished run made anew, to have its validation rows again."""
+def validation_rows(
+    run: Run, pipeline: Pipeline, model: nn.Module | None, progress: Progress
+) -> Store:
+    """The encoded rows that a finished run was validated on.
+
+    They are in the cache; where it no longer has them, or the data differs, they are planned again.
+    """
     if "data" in run.objects or "eval_data" in run.objects:
         raise UsageError(
             f"{run.path} was trained on Python objects, which it does not hold.",
             "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
+    config, _ = find_moved(run, run.config)
+    tables, _ = open_tables(config, PythonObjects(), run.task)
+    sides = (tables[0], tables[1] or tables[0])
+    named = (with_files(side, pipeline.encoder.roles, run.task.file_roles) for side in sides)
+    if [side.key for side in named] == run.plan.get("table_keys"):
+        folder = entry_folder("encoded", run.plan["stores"]["validation"])
+        if is_sound(folder) and Store(folder).key == run.plan["eval_key"]:
+            return Store(folder)
+    return _encode_again(run, config, model, progress)
+
+
+def _encode_again(
+    run: Run, config: RunConfig, model: nn.Module | None, progress: Progress
+) -> Store:
+    """The validation rows of a plan made anew; refused where they are not those of the run."""
     # validation rows have no augmented copies; the scorer is the run's; rows are encoded alike in
     # every precision, and this machine may not have the run's
-    config, _ = find_moved(run, run.config)
     generate = config.generate.model_copy(update={"scorer": None})
-    stopping = type(config.early_stopping)()
     plain = {
         "augmentation_factor": 1,
         "generate": generate,
-        "early_stopping": stopping,
+        "early_stopping": type(config.early_stopping)(),
         "metrics": {n: each for n, each in config.metrics.items() if each.function is None},
         "precision": "fp32",
     }
@@ -167,9 +228,8 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
         collate_fn=run.collate_fn,
         loss_fn=run.loss_fn,
     )
-    request = Request(
-        config.model_copy(update=plain), objects, run.code, run.plan.get("choices", {})
-    )
+    config = config.model_copy(update=plain)
+    request = Request(config, objects, run.code, run.plan.get("choices", {}))
     plan = make_plan(request, progress)
     refuse_errors(plan)
     assert plan.job is not None
@@ -179,7 +239,7 @@ def plan_again(run: Run, model: nn.Module | None, progress: Progress) -> Plan:
             + describe_changed_rows(run.plan, plan.job, sides=("validation",)),
             fix="Put the old data back, or name the rows: surefit evaluate RUN --data FILE.",
         )
-    return plan
+    return plan.job.validation
 
 
 def _changed_rows(run: Run, plan: Plan) -> list[Finding]:

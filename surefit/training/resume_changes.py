@@ -134,11 +134,6 @@ def extend_spans(run: Run, spans: Spans, num_steps: int) -> Spans:
     return [*(span for span in spans if span[0] < saved or span[0] == 0), (saved, num_steps)]
 
 
-def describe_changes(changes: Sequence[Difference]) -> list[Finding]:
-    """What differs from the run's config so far."""
-    return [note(f"{change}.") for change in changes]
-
-
 def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
     """The learning rate before and after, where the number of steps changed."""
     before = run.spans(run.plan["steps"])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
 from surefit.core.locks import lock_run
@@ -18,11 +18,9 @@ from surefit.kernels.compiling import compile_layers
 from surefit.kernels.numerics import deterministic_algorithms
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
-from surefit.models.optimizer import make_optimizer
 from surefit.models.pretrained import OVER_THIS_MACHINE
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job
-from surefit.plan.choose_parallel import KEY as PARALLEL
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
@@ -37,7 +35,7 @@ from surefit.processes import (
 )
 from surefit.progress import Progress, silent
 from surefit.request import Request
-from surefit.run.checkpoints import Saver, prune_checkpoints
+from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder
@@ -52,31 +50,27 @@ from surefit.training.begin_run import (
 )
 from surefit.training.engine import (
     Engine,
-    divide,
     make_accelerator,
     make_engine,
+    shard,
     with_shards,
 )
-from surefit.training.failures import Watch, bundled
+from surefit.training.failures import StepInWork, Watch, bundled
 from surefit.training.guards import LossWatch, check_trained, warning_event, watch_first_steps
-from surefit.training.loop import Hooks, Pace, note_evaluation
-from surefit.training.rehearse import prove_together, rehearse
+from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
+from surefit.training.measured_step import measure_step
+from surefit.training.rehearse import rehearse
 from surefit.training.saving import (
+    Saver,
     find_checkpoint,
-    go_on,
-    restore,
+    let_extended_go_on,
     save_model_of_step,
-    save_state,
-    train_rows,
 )
 from surefit.training.schedule import lr_by_step
 from surefit.training.step import make_feed
 from surefit.training.stops import (
-    StepInWork,
     keeping_good_model,
-    report_disk,
-    report_interrupt,
-    report_limit,
+    report_stops,
     stop_at_limit,
     stop_on_signal,
 )
@@ -148,41 +142,28 @@ def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
         use_cache(plan.config.cache),
         deterministic_algorithms(plan.config.deterministic),
         guard.enforced(),
-        report_limit(guard, run),
-        report_interrupt(run),
-        report_disk(run),
+        report_stops(run, guard),
     ):
         return _train(plan, run, listeners, guard)
 
 
 def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Run:
     assert plan.job is not None
-    assert plan.model is not None
-    config, watch = plan.config, Watch()
-    pipeline = plan.job.pipeline
+    config, watch, pipeline = plan.config, Watch(), plan.job.pipeline
     pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
-    job, module = replace(plan.job, pipeline=pipeline), pipeline.module
+    job = replace(plan.job, pipeline=pipeline)
+    plan = replace(plan, job=job)
     chosen = find_checkpoint(run, listeners.notice)
     engine, state = open_engine(plan, run, chosen)
-    accelerator, optimizer = engine.accelerator, engine.plain_optimizer
-    go_on(state, run, config.early_stopping.patience)
+    let_extended_go_on(state, run, config.early_stopping.patience)
+    work = StepInWork(run, engine, state, watch)
     if is_main():
         cut_events(run.events_path, state.step)
         prune_checkpoints(run.checkpoints, config.keep, state.best_step)  # a kill may prevent it
-    observers = (*listeners.observers, *plan.objects.callbacks)
-    with _emitting(accelerator, run.events_path, config.trackers, observers) as emit_all:
-        emit = _checking_updates(plan, engine, state, watch.observe(emit_all))
-        losses = LossWatch(emit, job.num_steps, _prior_loss(job))
-        for event in read_events(run.events_path):
-            losses.remember(event)
-        guard.free()  # what planning has left: the measured step needs its memory
-        with bundled(watch, plan, run, state):
-            fit = prove_together(replace(plan, job=job), engine, fresh=chosen.path is None)
-        listeners.on_fit(fit)
-        if chosen.path is None:
-            for accepted in rehearse(plan, engine):
-                listeners.notice(accepted.message)
-        guard.free()  # and what the measured step and the rehearsal have
+    save_step = partial(save_model_of_step, plan, run, engine.skeleton)
+    with _observers(engine, run, plan, listeners.observers) as observers:
+        emit = _make_emit(plan, work, observers)
+        _try_first(plan, work, listeners, guard, fresh=chosen.path is None)
         pace = _pace(plan, run)
         evaluate = None
         if len(job.validation):
@@ -192,30 +173,18 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             )
         if config.eval_at_start and state.step == 0 and evaluate is not None:
             note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-        saver = Saver(run.checkpoints, config.keep)
-        save = partial(save_state, saver, pipeline, optimizer, accelerator)
-        save_step = partial(save_model_of_step, plan, run, engine.skeleton)
-
-        def save_at_once(state: State) -> None:
-            saver.save_at_once()
-            save(state)
-
+        saver = Saver(run.checkpoints, config.keep, engine, pipeline)
         with (
-            keeping_good_model(run, state, partial(save_step, alone=True)),
+            keeping_good_model(work, partial(save_step, alone=True)),
             stop_on_signal(listeners.on_stop) as asked,
-            bundled(watch, plan, run, state),
+            bundled(work, plan),
             saver,
-            stop_at_limit(
-                guard,
-                StepInWork(run, module, engine.plain_optimizer, state, watch),
-                save_at_once,
-                lambda: asked.value,
-            ),
+            stop_at_limit(guard, work, saver.save_at_once, lambda: asked.value),
         ):
             hooks = Hooks(
                 evaluate,
-                save,
-                losses.observe,
+                saver.save,
+                emit,
                 lambda: asked.value or guard.is_near,
                 watch.note_rows,
                 listeners.notice,
@@ -223,16 +192,14 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
             feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
             train_rows(engine, job, feed, pace, hooks, state, listeners.progress)
             _judge(plan, run, state, emit)
-    best = state.best_step
-    save_step(best if best is not None and best != state.step else None)
-    accelerator.wait_for_everyone()
-    for tracker in accelerator.trackers:
+    save_step(state.best_step if state.best_step != state.step else None)
+    engine.accelerator.wait_for_everyone()
+    for tracker in engine.accelerator.trackers:
         tracker.finish()  # and not end_training: further runs of this process use its group
-    kept = None if engine.is_sharded else module  # a share alone computes nothing
     return Run(
         run.path,
         plan.task,
-        kept,
+        None if engine.is_sharded else pipeline.module,  # a shard alone computes nothing
         plan.objects.collate_fn,
         local=with_absolute_paths(config),
         loss_fn=plan.objects.loss_fn if needs_loss_fn(plan.task) else None,
@@ -240,25 +207,73 @@ def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Ru
 
 
 def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
-    """Model and optimizer, divided over processes if so planned, as the checkpoint left them."""
+    """Model and optimizer, sharded over processes if so planned, as the checkpoint left them."""
     assert plan.job is not None
     assert plan.model is not None
     config, module = plan.config, plan.job.pipeline.module
-    shared = plan.choices.get(PARALLEL, {})
+    shared = plan.choices.get("parallel", {})
     accelerator = make_accelerator(
         config.precision, config.trackers, run.path, shared.get("unused", True)
     )
-    passed = plan.objects.optimizer
-    with with_shards(passed, module):
-        divided = divide(accelerator, module, config.parallel, shared, config.seed)
-    optimizer = make_optimizer(module, plan.model.lr, config.weight_decay, passed, config.lr_by)
-    state, scaler = restore(chosen, module, optimizer, plan.model.lr)
+    with with_shards(plan.job.optimizer.passed, module):
+        sharded = shard(accelerator, module, config.parallel, shared, config.seed)
+    optimizer = plan.job.optimizer.make(module)
+    state, scaler = State(), dict[str, Any]()
+    if chosen.path is not None:
+        state, scaler = load_checkpoint(chosen.path, module, optimizer)
+        for group in optimizer.param_groups:
+            group["lr"] = group.get("initial_lr", plan.model.lr)
+    if chosen.forgets_best:
+        state.best = state.best_loss = state.best_step = None
+        state.stale_evaluations = 0
     if plan.choices.get("compile", {}).get("compiled"):
         compile_layers(module)
-    engine = make_engine(accelerator, module, optimizer, divided, plan.job.frozen_dtype)
+    engine = make_engine(accelerator, module, optimizer, sharded, plan.job.frozen_dtype)
     if scaler and accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(scaler)
     return engine, state
+
+
+def _make_emit(plan: Plan, work: StepInWork, observers: Sequence[Observer]) -> Observer:
+    """What the loop emits events to: the observers, then the checks of what is learned.
+
+    Every process checks that what is to be trained takes gradients, and where the run is new, that
+    the first steps move it; and that the loss neither blows up nor stays.
+    """
+    assert plan.job is not None
+    assert plan.model is not None
+    module, adaptation = plan.job.pipeline.module, plan.model.adaptation
+    checks: list[Observer] = []
+
+    def emit(event: Event) -> None:
+        work.watch.pass_on(event, observers)
+        for check in checks:
+            check(event)
+
+    if adaptation is not None:
+        check_trained(module, adaptation.trained)
+    if work.state.step == 0:
+        meant = adaptation.trained - adaptation.not_in_every_batch if adaptation is not None else ()
+        checks.append(watch_first_steps(module, work.engine.plain_optimizer, meant, emit))
+    losses = LossWatch(emit, plan.job.num_steps, _prior_loss(plan.job))
+    for event in read_events(work.run.events_path):
+        losses.remember(event)
+    checks.append(losses.observe)
+    return emit
+
+
+def _try_first(
+    plan: Plan, work: StepInWork, listeners: Listeners, guard: MemoryGuard, *, fresh: bool
+) -> None:
+    """Measure a step; rehearse the later phases of a run that begins."""
+    guard.free()  # what planning has left: the measured step needs its memory
+    with bundled(work, plan):
+        listeners.on_fit(measure_step(plan, work.engine, fresh=fresh))
+    if fresh:
+        for accepted in rehearse(plan, work.engine):
+            listeners.notice(accepted.message)
+    guard.free()  # and what the measured step and the rehearsal have
+    work.watch.batch, work.watch.is_training = None, True
 
 
 def _judge(plan: Plan, run: Run, state: State, emit: Observer) -> None:
@@ -286,20 +301,6 @@ def _prior_loss(job: Job) -> float | None:
         return None
     known = measure(job.train, job.train, job.pipeline.encoder).values()
     return next((figures["loss"] for figures in known if "loss" in figures), None)
-
-
-def _checking_updates(plan: Plan, engine: Engine, state: State, emit: Observer) -> Observer:
-    """The observer also checks that the first steps have moved what is to be trained."""
-    assert plan.job is not None
-    assert plan.model is not None
-    module, adaptation = plan.job.pipeline.module, plan.model.adaptation
-    if adaptation is not None:
-        check_trained(module, adaptation.trained)
-    if state.step:
-        return emit
-
-    moving = adaptation.trained - adaptation.not_in_every_batch if adaptation is not None else ()
-    return watch_first_steps(module, engine.plain_optimizer, moving, emit)
 
 
 def _pace(plan: Plan, run: Run) -> Pace:
@@ -342,24 +343,19 @@ def refuse_weightless(plan: Plan) -> None:
 
 
 @contextmanager
-def _emitting(
-    accelerator: Accelerator, events: Path, trackers: Sequence[str], observers: Sequence[Observer]
-) -> Iterator[Observer]:
-    """One observer that passes events to all others, on the main process only."""
+def _observers(
+    engine: Engine, run: Run, plan: Plan, shown: Sequence[Observer]
+) -> Iterator[Sequence[Observer]]:
+    """What hears every event, on the main process: the file, the display, callbacks, trackers."""
     if not is_main():
-        yield lambda event: None
+        yield ()
         return
-    with event_writer(events) as write:
-        everyone = [write, *observers]
-        if trackers:
-            accelerator.init_trackers("surefit")
-            everyone.append(partial(_track, accelerator))
-
-        def emit(event: Event) -> None:
-            for observer in everyone:
-                observer(event)
-
-        yield emit
+    with event_writer(run.events_path) as write:
+        trackers = []
+        if plan.config.trackers:
+            engine.accelerator.init_trackers("surefit")
+            trackers = [partial(_track, engine.accelerator)]
+        yield (write, *shown, *plan.objects.callbacks, *trackers)
 
 
 def _track(accelerator: Accelerator, event: Event) -> None:

@@ -1,19 +1,22 @@
-"""What a run saves and restores: checkpoints, the position of a stream, the model of a step."""
+"""What a run saves and resumes from: checkpoints, and the model of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from surefit.core import files
 from surefit.errors import RunFailedError, UsageError
 from surefit.memory.process_memory import trim_heap
 from surefit.models.lora import is_adapted
 from surefit.models.save_model import save_model
-from surefit.models.sharding import Skeleton, is_sharded
-from surefit.pipeline.pipeline import Job, Pipeline
-from surefit.pipeline.stream_windows import StreamEndedError, StreamWindows
+from surefit.models.sharding import Skeleton
+from surefit.pipeline.pipeline import Pipeline
+from surefit.pipeline.stream_windows import StreamWindows
 from surefit.plan.plan import Plan
 from surefit.processes import (
     OtherProcessError,
@@ -24,8 +27,7 @@ from surefit.processes import (
     name_process,
     together,
 )
-from surefit.progress import Progress
-from surefit.run.checkpoints import Saver, load_checkpoint
+from surefit.run.checkpoints import load_checkpoint, prune_checkpoints, save_checkpoint
 from surefit.run.choose_checkpoint import (
     Chosen,
     State,
@@ -36,23 +38,77 @@ from surefit.run.choose_checkpoint import (
 from surefit.run.run_folder import EXAMPLES, Run
 from surefit.training.begin_run import remember_code
 from surefit.training.engine import Engine
-from surefit.training.loop import Hooks, Pace, last_place, note_evaluation, train
-from surefit.training.step import Feed
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
     from torch import nn
 
 
-def save_state(
-    saver: Saver, pipeline: Pipeline, optimizer: Any, accelerator: Accelerator, state: State
-) -> None:
-    """Save a checkpoint; all processes call it: of a divided model, each writes its shares."""
-    note_position(pipeline, state)
-    if is_main() or is_sharded(pipeline.module):
-        scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
-        saver.save(pipeline.module, optimizer, scaler, state)
-    accelerator.wait_for_everyone()
+class Saver:
+    """Saves checkpoints without waiting for the disk.
+
+    When `save` returns, the bytes have been handed to the system, so training may change the
+    weights. A thread waits until they are on the disk, gives the checkpoint its name and deletes
+    old ones. What goes wrong there is raised by the next `save`, or at the end of the block.
+    """
+
+    def __init__(self, folder: Path, keep: int, engine: Engine, pipeline: Pipeline) -> None:
+        self._folder, self._keep, self._engine, self._pipeline = folder, keep, engine, pipeline
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-save")
+        self._pool.submit(int)  # starts the thread, which has no room to start near a memory limit
+        self._waiting: Future[None] | None = None
+        self._at_once = False
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._wait()
+        finally:
+            self._pool.shutdown()
+
+    def save(self, state: State) -> None:
+        """Save what a run needs to resume after this step; all processes call it.
+
+        Of a sharded model, each writes its shards.
+        """
+        engine, live, best = self._engine, self._pipeline.live, state.best_step
+        if isinstance(live, StreamWindows):
+            state.stream = live.position()
+
+        def finish(publish: Callable[[], None]) -> None:
+            publish()
+            prune_checkpoints(self._folder, self._keep, best)
+
+        def later(publish: Callable[[], None]) -> None:
+            if self._at_once:
+                finish(publish)
+            else:
+                self._waiting = self._pool.submit(finish, publish)
+
+        if is_main() or engine.is_sharded:
+            with together("saving the step before") if engine.is_sharded else nullcontext():
+                self._wait()
+            scaler = engine.accelerator.scaler
+            scale = scaler.state_dict() if scaler is not None else {}
+            module, optimizer = self._pipeline.module, engine.plain_optimizer
+            save_checkpoint(self._folder, module, optimizer, scale, state, later)
+        engine.accelerator.wait_for_everyone()
+
+    def save_at_once(self, state: State) -> None:
+        """Save in the calling thread, as a process does that is short of memory.
+
+        An earlier save that failed is forgotten, because this one replaces it.
+        """
+        with suppress(Exception):
+            self._wait()
+        self._at_once = True
+        self.save(state)
+
+    def _wait(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.result()
 
 
 def save_model_of_step(
@@ -61,7 +117,7 @@ def save_model_of_step(
     """Save the run's model with its report: that of a saved step, or the one in memory.
 
     All processes call it and process 0 writes; `alone` means that it is the only one to call it.
-    A skeleton is that of a divided model.
+    A skeleton is that of a sharded model.
     """
     from surefit.report.examples import make_mask_examples
     from surefit.report.page import write_report
@@ -101,7 +157,7 @@ def _model_of_step(
 
 
 def gather_model(skeleton: Skeleton, module: nn.Module, run: Run) -> nn.Module:
-    """The whole of a divided module, with the values on process 0 only; all processes call it."""
+    """The whole of a sharded module, with the values on process 0 only; all processes call it."""
     trim_heap()  # of what the steps have freed
     return skeleton.gather(module, run.path)
 
@@ -136,58 +192,10 @@ def _refuse_missing(chosen: Chosen, told: list[tuple[str, bool]]) -> None:
             )
 
 
-def restore(
-    chosen: Chosen, module: nn.Module, optimizer: Any, lr: float
-) -> tuple[State, dict[str, Any]]:
-    """Put the checkpoint's weights and optimizer state back; its State, and that of the scaler."""
-    if chosen.path is None:
-        return State(), {}
-    state, scaler = load_checkpoint(chosen.path, module, optimizer)
-    for group in optimizer.param_groups:
-        group["lr"] = group.get("initial_lr", lr)
-    if chosen.forgets_best:
-        state.best = state.best_loss = state.best_step = None
-        state.stale_evaluations = 0
-    return state, scaler
-
-
-def go_on(state: State, run: Run, patience: int | None) -> None:
+def let_extended_go_on(state: State, run: Run, patience: int | None) -> None:
     """Let a run that had stopped early go on, if it was extended or given more patience."""
     extended = from_main(lambda: run.spans(0)[-1][0])
     if extended and state.step == extended:
         state.stale_evaluations, state.stopped_early = 0, False
     elif patience is None or state.stale_evaluations < patience:
         state.stopped_early = False
-
-
-def note_position(pipeline: Pipeline, state: State) -> None:
-    """Note in the State of a run where its stream is."""
-    if isinstance(pipeline.live, StreamWindows):
-        state.stream = pipeline.live.position()
-
-
-def train_rows(
-    engine: Engine,
-    job: Job,
-    feed: Feed,
-    pace: Pace,
-    hooks: Hooks,
-    state: State,
-    progress: Progress,
-) -> None:
-    """Train from `state` on; a stream is moved to where it was, and its end is the run's."""
-    live = job.pipeline.live
-    if isinstance(live, StreamWindows):
-        live.notices[:] = [hooks.notice]
-        if state.stream is not None:
-            live.seek(job.pipeline, state.stream, progress)
-    try:
-        train(engine, job, feed, pace, hooks, state)
-    except StreamEndedError as error:
-        if not state.step:
-            raise
-        hooks.notice(" ".join(error.lines))
-        if hooks.evaluate is not None and state.evaluated_step != state.step:
-            epoch = last_place(job.batches, state, pace).epoch + 1
-            note_evaluation(hooks.evaluate(), state.step, epoch, pace, state, hooks.emit)
-        hooks.save(state)

@@ -14,10 +14,12 @@ import numpy.typing as npt
 from surefit.batches.loading import from_workers, prefetch
 from surefit.batches.order import Batches, Share
 from surefit.errors import RunFailedError
+from surefit.kernels.numerics import preserved_state
 from surefit.models.call import compute_losses
 from surefit.pipeline.live_batch import DIVISOR
 from surefit.pipeline.pipeline import Job
-from surefit.training.engine import Engine, unchanged_buffers
+from surefit.run.choose_checkpoint import State
+from surefit.training.engine import Engine
 from surefit.training.schedule import Place, places
 
 Rows = npt.NDArray[np.integer[Any]]
@@ -43,14 +45,6 @@ class Sums:
     num_tokens: int
 
 
-def list_steps(
-    batches: Batches, after: int, num_steps: int, process: int, splits: int = 1
-) -> Iterator[tuple[Place, Share]]:
-    """Each step to come, with the share of one process in it."""
-    for place in places(batches, after, num_steps):
-        yield place, split_share(batches.share(place.epoch, place.index, process), splits)
-
-
 def split_share(share: Share, splits: int) -> Share:
     """The share with each micro-batch in so many parts; a part has at least one row."""
     if splits == 1:
@@ -59,9 +53,15 @@ def split_share(share: Share, splits: int) -> Share:
     return Share(tuple(part for each in parts for part in each), share.weight)
 
 
-def load_steps(steps: Iterator[tuple[Place, Share]], feed: Feed) -> Iterator[StepBatches]:
-    """The steps, with batches that are made ahead of their turn."""
-    steps, ahead = tee(steps)
+def load_steps(
+    engine: Engine, batches: Batches, feed: Feed, num_steps: int, state: State
+) -> Iterator[StepBatches]:
+    """The steps to come after a state, with this process's batches made ahead of their turn."""
+    process, splits = engine.accelerator.process_index, state.splits
+    steps, ahead = tee(
+        (place, split_share(batches.share(place.epoch, place.index, process), splits))
+        for place in places(batches, state.step, num_steps)
+    )
     loaded = feed((place.epoch, rows) for place, share in ahead for rows in share.micro_batches)
     for place, share in steps:
         yield StepBatches(place, share, loaded)
@@ -101,18 +101,20 @@ def _divide(engine: Engine, job: Job, step: StepBatches, rows: Rows) -> tuple[St
         return step, job.pipeline.divisor(job.train, rows)
     loaded = [next(step.loaded) for _ in step.share.micro_batches]
     divisor = float(sum(batch[DIVISOR] for batch in loaded)) * step.share.weight
-    if engine.accelerator.num_processes > 1:
-        divisor = _sum_over_processes(engine, divisor)
-    return replace(step, loaded=iter(loaded)), divisor
+    return replace(step, loaded=iter(loaded)), sum_over_processes(engine, divisor)[0]
 
 
-def _sum_over_processes(engine: Engine, number: float) -> float:
+def sum_over_processes(engine: Engine, *numbers: float) -> list[float]:
+    """Return the sum of each number over all processes; all of them call it."""
     import torch
 
     accelerator = engine.accelerator
+    if accelerator.num_processes == 1:
+        return list(numbers)
     wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
-    own = torch.tensor(number, dtype=wide, device=accelerator.device)
-    return float(accelerator.reduce(own, reduction="sum"))
+    own = torch.tensor(numbers, dtype=wide, device=accelerator.device)
+    summed: list[float] = accelerator.reduce(own, reduction="sum").tolist()
+    return summed
 
 
 def _divide_by_count(engine: Engine, divisor: float, own_count: float) -> float:
@@ -120,8 +122,7 @@ def _divide_by_count(engine: Engine, divisor: float, own_count: float) -> float:
 
     A step that counts nothing has no gradients to divide.
     """
-    several = engine.accelerator.num_processes > 1
-    count = _sum_over_processes(engine, own_count) if several else own_count
+    count = sum_over_processes(engine, own_count)[0]
     if count in (0.0, divisor):
         return divisor
     for parameter in engine.model.parameters():
@@ -173,11 +174,12 @@ def add_gradients(
         total = loss_sum.detach() if total is None else total + loss_sum.detach()
         counted = counted + (count.detach() if hasattr(count, "detach") else count)
     for number in range(own, passes):  # a pass that counts nothing
-        with engine.accumulating(number == passes - 1), unchanged_buffers(pipeline.module):
+        with engine.accumulating(number == passes - 1), preserved_state(pipeline.module):
+            model.train()
             loss_sum, _, extra = compute_losses(pipeline.call, pipeline.loss, model, batch)
             backward((loss_sum if extra is None else loss_sum + extra) * 0.0)
-    if engine.divided is not None and engine.divided.used is not None:
-        engine.divided.used.drop_others()
+    if engine.sharded is not None and engine.sharded.used is not None:
+        engine.sharded.used.drop_others()
     if pipeline.counts_in_loss and added is None:
         divisor = _divide_by_count(engine, divisor, float(counted) * share.weight)
     mean = float(total) * (share.weight / divisor)

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,10 @@ from surefit.memory.enforce_limit import MemoryGuard
 from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes
 from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.run_folder import Run
-from surefit.training.engine import LastBuffers
 from surefit.training.guards import DivergedError
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from surefit.training.failures import Watch
+    from surefit.training.failures import StepInWork
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -94,8 +90,8 @@ def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iter
 
 
 @contextmanager
-def report_interrupt(run: Run) -> Iterator[None]:
-    """Turn a signal that did not wait for the step into a message about what is saved."""
+def report_stops(run: Run, guard: MemoryGuard) -> Iterator[None]:
+    """Turn a second signal, a failed allocation or a failed write into a message about the run."""
     try:
         yield
     except SecondSignal:
@@ -105,6 +101,13 @@ def report_interrupt(run: Run) -> Iterator[None]:
             f"Stopped at once; the step in work is lost, and {kept}.",
             f"Resume with: surefit train --resume {run.path}",
         ) from None
+    except Exception as error:
+        failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
+        if failure is not None:
+            raise failure from error
+        if isinstance(error, MemoryLimitError) or not guard.ran_out(error):
+            raise
+        raise _stopped(guard, run, "An allocation failed", _saved(run)) from None
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -132,18 +135,6 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     )
 
 
-@contextmanager
-def report_disk(run: Run) -> Iterator[None]:
-    """Turn a failed write in the block into a message about the run."""
-    try:
-        yield
-    except Exception as error:
-        failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
-        if failure is None:
-            raise
-        raise failure from error
-
-
 def _full(error: BaseException, run: Run) -> RunFailedError:
     name = Path(str(getattr(error, "filename", None) or run.path))
     place = next((each for each in (name, *name.parents) if each.exists()), run.path)
@@ -167,26 +158,6 @@ FIX = (
 )
 
 
-@dataclass(frozen=True)
-class StepInWork:
-    """A run, what its steps change, how far it is, and the batch in work."""
-
-    run: Run
-    module: nn.Module
-    optimizer: Any
-    state: State
-    watch: Watch
-
-
-@dataclass
-class _LastStep:
-    """What a step changes before it is finished, as it was after the last finished one."""
-
-    buffers: LastBuffers
-    is_updating: bool = False
-    """Whether the optimizer is changing the weights, so that they belong to no step."""
-
-
 @contextmanager
 def stop_at_limit(
     guard: MemoryGuard,
@@ -195,45 +166,29 @@ def stop_at_limit(
     was_interrupted: Callable[[], bool],
 ) -> Iterator[None]:
     """Turn a failed allocation, or a stop near the limit, into a saved run and its message."""
-    if not guard.is_active:
-        yield
-        return
-    run, state, failed = work.run, work.state, ""
-    with _last_step(work.module, work.optimizer) as last:
-        try:
-            yield
-        except InterruptedRunError as stopped:
-            if not guard.is_near or was_interrupted():
-                raise
-            failed = f"Stopped after step {state.step}"
-            raise _stopped(guard, run, failed, f"Step {state.step} is saved.") from stopped
-        except Exception as error:
-            if not guard.ran_out(error):
-                raise
-            failed = f"An allocation failed {work.watch.describe(state.step)}"
-            traceback.clear_frames(error.__traceback__)  # they hold the tensors of the step
-        if not failed:
-            return
-        can_save = not last.is_updating and num_processes() == 1 and state.step > 0
-        for weight in work.module.parameters():
-            weight.grad = None
-        guard.free()
-        guard.use_reserve()
-        if can_save:
-            last.buffers.restore()
-            save_at_once(state)
-    raise _stopped(guard, run, failed, f"Step {state.step} is saved." if can_save else _saved(run))
-
-
-@contextmanager
-def report_limit(guard: MemoryGuard, run: Run) -> Iterator[None]:
-    """Turn a failed allocation outside the training loop into a message."""
+    run, state, buffers = work.run, work.state, work.engine.buffers
     try:
         yield
-    except Exception as error:
-        if isinstance(error, MemoryLimitError) or not guard.ran_out(error):
+        return
+    except InterruptedRunError as stopped:
+        if not guard.is_near or was_interrupted():
             raise
-        raise _stopped(guard, run, "An allocation failed", _saved(run)) from None
+        failed = f"Stopped after step {state.step}"
+        raise _stopped(guard, run, failed, f"Step {state.step} is saved.") from stopped
+    except Exception as error:
+        if not guard.ran_out(error):
+            raise
+        failed = f"An allocation failed {work.watch.describe(state.step)}"
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors of the step
+    can_save = not buffers.is_updating and num_processes() == 1 and state.step > 0
+    for weight in work.engine.model.parameters():
+        weight.grad = None
+    guard.free()
+    guard.use_reserve()
+    if can_save:
+        buffers.restore()
+        save_at_once(state)
+    raise _stopped(guard, run, failed, f"Step {state.step} is saved." if can_save else _saved(run))
 
 
 def _stopped(guard: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimitError:
@@ -245,27 +200,9 @@ def _stopped(guard: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimit
 
 
 @contextmanager
-def _last_step(module: nn.Module, optimizer: Any) -> Iterator[_LastStep]:
-    last = _LastStep(LastBuffers(module))
-
-    def begin(*_: Any) -> None:
-        last.is_updating = True
-
-    def end(*_: Any) -> None:
-        last.is_updating = False
-        last.buffers.keep()
-
-    hooks = [optimizer.register_step_pre_hook(begin), optimizer.register_step_post_hook(end)]
-    try:
-        yield last
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@contextmanager
-def keeping_good_model(run: Run, state: State, save_step: Callable[[int], None]) -> Iterator[None]:
+def keeping_good_model(work: StepInWork, save_step: Callable[[int], None]) -> Iterator[None]:
     """Where the block diverges, `save_step` makes the model of a good step the run's model."""
+    run, state = work.run, work.state
     try:
         yield
     except RunFailedError as error:

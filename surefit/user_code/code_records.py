@@ -21,7 +21,7 @@ from typing import Any
 from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.errors import UsageError
-from surefit.user_code.named_code import locate, split_name
+from surefit.user_code.named_code import locate, split_name, top_folder
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -106,12 +106,6 @@ def _imports(file: Path, name: str) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def top_folder(module_name: str, file: Path) -> Path:
-    """Return the folder in which the top-level module or package of a module's file lies."""
-    inside = file.parent if file.name == "__init__.py" else file
-    return inside.parents[module_name.count(".")]
 
 
 def hash_code(content: bytes) -> str:

@@ -89,6 +89,12 @@ def locate(module_name: str, folders: Sequence[Path | str]) -> Path | None:
     return None
 
 
+def top_folder(module_name: str, file: Path) -> Path:
+    """Return the folder in which the top-level module or package of a module's file lies."""
+    inside = file.parent if file.name == "__init__.py" else file
+    return inside.parents[module_name.count(".")]
+
+
 def import_object(name: str, folders: Sequence[Path]) -> Any:
     """Import `module:object`; `folders` are searched before the Python path."""
     module_name, _ = split_name(name)

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from surefit.errors import SurefitError, UsageError
-from surefit.user_code.code_records import hash_code, hash_folder, recall, top_folder
+from surefit.user_code.code_records import hash_code, hash_folder, recall
 from surefit.user_code.named_code import (
     NamedCode,
     import_failed,
@@ -27,6 +27,7 @@ from surefit.user_code.named_code import (
     names_of,
     object_of,
     split_name,
+    top_folder,
 )
 
 Files = Mapping[str, Mapping[str, str]]

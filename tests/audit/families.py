@@ -31,14 +31,17 @@ class Family:
 
     name: str
     task: str
-    rows: str
-    """What rows its data has; `make_rows` makes them."""
     arch: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     trained_in_full: tuple[str, ...] = ()
     """Heads that are trained in full beside LoRA adapters."""
     not_adapted: tuple[str, ...] = ()
     """Linear layers that LoRA leaves alone."""
+
+    @property
+    def rows(self) -> str:
+        """What rows its data has; `make_rows` makes them."""
+        return ROWS_OF[self.task]
 
     @property
     def padding_free(self) -> bool:
@@ -57,6 +60,7 @@ def _sizes(**more: Any) -> dict[str, Any]:
     }
 
 
+_MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 _GPT2 = {"n_embd": 32, "n_inner": 48, "n_layer": 2, "n_head": 4, "n_positions": 192}
 # T5 1.1; with ReLU, two cases are out of bounds on some CPUs (docs/audit.md)
 _T5 = {
@@ -83,82 +87,42 @@ _DISTILBERT = {
     "n_heads": 4,
     "max_position_embeddings": 192,
 }
-_CLASSIFY = "text-classification"
-
+_SIZES = _sizes()
+_GROUPED = _sizes(num_key_value_heads=2)
+_LM, _CLASSIFY = "causal-lm", "text-classification"
+ROWS_OF = {
+    "causal-lm": "ids",
+    "sft": "messages",
+    "text-classification": "classes",
+    "token-classification": "tags",
+    "seq2seq": "pairs",
+}
 FAMILIES = (
-    Family("llama", "causal-lm", "ids", "llama", _sizes(num_key_value_heads=2)),
-    Family("llama, messages", "sft", "messages", "llama", _sizes(num_key_value_heads=2)),
-    Family("gpt2", "causal-lm", "ids", "gpt2", _GPT2),
-    Family("qwen3", "causal-lm", "ids", "qwen3", _sizes(num_key_value_heads=2, head_dim=8)),
-    Family("mistral", "causal-lm", "ids", "mistral", _sizes(num_key_value_heads=2)),
+    Family("llama", _LM, "llama", _GROUPED),
+    Family("llama, messages", "sft", "llama", _GROUPED),
+    Family("gpt2", _LM, "gpt2", _GPT2),
+    Family("qwen3", _LM, "qwen3", {**_GROUPED, "head_dim": 8}),
+    Family("mistral", _LM, "mistral", _GROUPED),
+    Family("mistral, window 8", _LM, "mistral", {**_GROUPED, "sliding_window": 8}),
+    Family("gemma2", _LM, "gemma2", {**_GROUPED, "head_dim": 8, "sliding_window": 8}),
+    Family("gemma3", _LM, "gemma3_text", {**_GROUPED, "head_dim": 8, "sliding_window": 64}),
+    Family("opt", _LM, "opt", {**_SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32}),
+    Family("gpt_neox", _LM, "gpt_neox", _SIZES),
+    Family("phi3", _LM, "phi3", _GROUPED),
+    Family("mamba", _LM, "mamba", _MAMBA, not_adapted=("out_proj", "dt_proj")),
+    Family("mixtral", _LM, "mixtral", {**_GROUPED, "num_local_experts": 4}, not_adapted=("gate",)),
+    Family("llama, classes", _CLASSIFY, "llama", _GROUPED, ("score",)),
+    Family("bert", _CLASSIFY, "bert", _SIZES, ("classifier",)),
+    Family("roberta", _CLASSIFY, "roberta", _SIZES, ("classifier",)),
+    Family("distilbert", _CLASSIFY, "distilbert", _DISTILBERT, ("pre_classifier", "classifier")),
+    Family("electra", _CLASSIFY, "electra", _sizes(embedding_size=16), ("classifier",)),
     Family(
-        "mistral, window 8",
-        "causal-lm",
-        "ids",
-        "mistral",
-        _sizes(num_key_value_heads=2, sliding_window=8),
+        "modernbert", _CLASSIFY, "modernbert", _sizes(local_attention=8), ("head", "classifier")
     ),
-    Family(
-        "gemma2",
-        "causal-lm",
-        "ids",
-        "gemma2",
-        _sizes(num_key_value_heads=2, head_dim=8, sliding_window=8),
-    ),
-    Family(
-        "gemma3",
-        "causal-lm",
-        "ids",
-        "gemma3_text",
-        _sizes(num_key_value_heads=2, head_dim=8, sliding_window=64),
-    ),
-    Family(
-        "opt", "causal-lm", "ids", "opt", {**_sizes(), "ffn_dim": 48, "word_embed_proj_dim": 32}
-    ),
-    Family("gpt_neox", "causal-lm", "ids", "gpt_neox", _sizes()),
-    Family("phi3", "causal-lm", "ids", "phi3", _sizes(num_key_value_heads=2)),
-    Family(
-        "mamba",
-        "causal-lm",
-        "ids",
-        "mamba",
-        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8},
-        not_adapted=("out_proj", "dt_proj"),
-    ),
-    Family(
-        "mixtral",
-        "causal-lm",
-        "ids",
-        "mixtral",
-        _sizes(num_key_value_heads=2, num_local_experts=4),
-        not_adapted=("gate",),
-    ),
-    Family(
-        "llama, classes", _CLASSIFY, "classes", "llama", _sizes(num_key_value_heads=2), ("score",)
-    ),
-    Family("bert", _CLASSIFY, "classes", "bert", _sizes(), ("classifier",)),
-    Family("roberta", _CLASSIFY, "classes", "roberta", _sizes(), ("classifier",)),
-    Family(
-        "distilbert",
-        _CLASSIFY,
-        "classes",
-        "distilbert",
-        _DISTILBERT,
-        ("pre_classifier", "classifier"),
-    ),
-    Family("electra", _CLASSIFY, "classes", "electra", _sizes(embedding_size=16), ("classifier",)),
-    Family(
-        "modernbert",
-        _CLASSIFY,
-        "classes",
-        "modernbert",
-        _sizes(local_attention=8),
-        ("head", "classifier"),
-    ),
-    Family("deberta-v2", _CLASSIFY, "classes", "deberta-v2", _sizes(), ("pooler", "classifier")),
-    Family("bert, tags", "token-classification", "tags", "bert", _sizes(), ("classifier",)),
-    Family("t5", "seq2seq", "pairs", "t5", _T5),
-    Family("bart", "seq2seq", "pairs", "bart", _BART),
+    Family("deberta-v2", _CLASSIFY, "deberta-v2", _SIZES, ("pooler", "classifier")),
+    Family("bert, tags", "token-classification", "bert", _SIZES, ("classifier",)),
+    Family("t5", "seq2seq", "t5", _T5),
+    Family("bart", "seq2seq", "bart", _BART),
 )
 PADDED = ("gemma2", "mamba", "deberta-v2", "t5", "bart")
 """Models that surefit cannot run padding-free; all others must not fall back to padding."""

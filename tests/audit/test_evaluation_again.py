@@ -6,7 +6,7 @@ Every task: tests/tasks/test_after_training.py. Here: other weights, precisions 
 from __future__ import annotations
 
 import json
-import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,9 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from task_runs import RUNS, TaskRun
 
-from builders import (
-    WORDS,
-    echo_rows,
-    require_precision,
-    sentiment_rows,
-    write_jsonl,
-)
+from builders import echo_rows, require_precision, write_jsonl
 from surefit.cli import run as command
 from surefit.data.open_data import open_table
 from surefit.pipeline.evaluation import EvaluationSettings, Group
@@ -30,55 +25,27 @@ from surefit.run.run_folder import open_run
 
 pytestmark = pytest.mark.slow
 
-choose = random.Random(0)
-GENERATE = ["generate.rows=8", "generate.max_new_tokens=5"]
+
+def write_topics(folder: Path) -> None:
+    """Texts with several classes each."""
+    topics = {"cat", "dog", "sun"}
+    rows = [(row["prompt"], sorted({*row["prompt"].split()} & topics)) for row in echo_rows(24)]
+    write_jsonl(folder / "rows.jsonl", ({"text": text, "label": label} for text, label in rows))
 
 
-def tag_rows(count: int) -> list[dict[str, Any]]:
-    made = []
-    for _ in range(count):
-        words = choose.choices(WORDS, k=choose.randint(2, 9))
-        marks = ["B-COLOUR" if word in WORDS[:3] else "O" for word in words]
-        made.append({"tokens": words, "tags": marks})
-    return made
+OF_TASK = {run.task: run for run in RUNS}
+SEVERAL = TaskRun("text-classification", "tiny:distilbert", write_topics)
 
 
-def pairs(count: int) -> list[dict[str, str]]:
-    return [
-        {"source": row["prompt"], "target": row["prompt"].upper()} for row in echo_rows(count, 3)
-    ]
-
-
-def amounts(count: int) -> list[dict[str, Any]]:
-    return [
-        {"text": row["text"], "label": len(row["text"]) + choose.random()}
-        for row in sentiment_rows(count)
-    ]
-
-
-def topics(count: int) -> list[dict[str, Any]]:
-    return [
-        {"text": row["prompt"], "label": sorted({*row["prompt"].split()} & {"cat", "dog", "sun"})}
-        for row in echo_rows(count)
-    ]
-
-
-CASES: dict[str, tuple[Any, str, str, list[str]]] = {
-    "multi-label": (topics, "text-classification", "tiny:distilbert", []),
-    "token-classification": (tag_rows, "token-classification", "tiny:bert", []),
-    "sft": (echo_rows, "sft", "tiny:llama", GENERATE),
-    "regression": (amounts, "regression", "tiny:bert", []),
-}
-
-
-def train(tmp_path: Path, data: str, task: str, model: str, more: list[str]) -> Path:
-    arguments = ["train", "--data", data, "--task", task, "--model", model, "--epochs", "2"]
-    arguments += ["--lr", "3e-3", "--output", str(tmp_path / "run"), "--seed", "5"]
-    arguments += ["--set", "eval_share=0.3"]
-    for setting in more:
-        arguments += ["--set", setting]
-    assert command(arguments) == 0
-    return tmp_path / "run"
+def train(folder: Path, task: TaskRun, *more: str) -> Path:
+    task.write(folder)
+    settings = ("eval_share=0.3", "generate.rows=8", *more)
+    options = [word for each in settings for word in ("--set", each)]
+    options += ["--lr", "3e-3", "--seed", "5", "--output", "run"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert command(["train", *task.arguments(), *options]) == 0
+    return folder / "run"
 
 
 def evaluated(run: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -98,39 +65,28 @@ def in_training(run: Path) -> dict[str, Any]:
     return dict(event)
 
 
-@pytest.mark.parametrize("lora", [[], ["lora.r=4"], ["padding_free=off"]])
+@pytest.mark.parametrize("more", [[], ["lora.r=4"], ["padding_free=off"]], ids=str)
 def test_a_model_that_was_loaded_from_a_folder(
-    lora: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its weights lay at other addresses in the file it came from than in the one it went to."""
-    data = str(write_jsonl(tmp_path / "rows.jsonl", amounts(60)))
     (tmp_path / "first").mkdir()
-    first = train(tmp_path / "first", data, "regression", "tiny:bert", [])
+    first = train(tmp_path / "first", OF_TASK["regression"])
     weights = first / "model" / "model.safetensors"
     save_file(load_file(weights), weights, metadata={"format": "pt", "longer": "header" * 5})
-    run = train(tmp_path, data, "regression", str(first / "model"), lora)
+    again = replace(OF_TASK["regression"], model=str(first / "model"))
+    run = train(tmp_path, again, *more)
     assert evaluated(run, capsys)["metrics"] == in_training(run)["metrics"]
 
 
 @pytest.mark.parametrize(
-    ("make", "task", "model", "more"),
-    [
-        (echo_rows, "sft", "tiny:llama", [*GENERATE, "lora.r=4"]),
-        (sentiment_rows, "text-classification", "tiny:bert", []),
-        (pairs, "seq2seq", "tiny:t5", GENERATE),
-    ],
+    ("task", "more"), [("sft", ["lora.r=4"]), ("text-classification", []), ("seq2seq", [])]
 )
 def test_in_the_precision_of_the_run(
-    make: Any,
-    task: str,
-    model: str,
-    more: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    task: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_precision("bf16")
-    data = write_jsonl(tmp_path / "rows.jsonl", make(60))
-    run = train(tmp_path, str(data), task, model, [*more, "precision=bf16"])
+    run = train(tmp_path, OF_TASK[task], *more, "precision=bf16")
     event, again = in_training(run), evaluated(run, capsys)
     assert again["metrics"] == event["metrics"]
     assert again["samples"] == event.get("samples", [])
@@ -144,17 +100,19 @@ def test_in_the_precision_of_the_run(
     assert evaluated(run, capsys)["metrics"]["loss"] != event["metrics"]["loss"]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_neither_batch_size_nor_processes_change_a_metric(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "task",
+    [SEVERAL, *(OF_TASK[name] for name in ("token-classification", "sft", "regression"))],
+    ids=lambda task: task.write.__name__,
+)
+def test_neither_batch_size_nor_processes_change_a_metric(task: TaskRun, tmp_path: Path) -> None:
     """Sums over shares of the batches, added up as processes add them."""
-    make, task, model, more = CASES[case]
-    data = write_jsonl(tmp_path / "rows.jsonl", make(60))
-    run = open_run(train(tmp_path, str(data), task, model, more))
+    run = open_run(train(tmp_path, task))
     pipeline = run.open_pipeline()
-    table = open_table([str(data)])
+    table = open_table([str(tmp_path / task.data)])
     store = pipeline.encode(pipeline.accept(table), np.arange(table.num_rows))
     alone = pipeline.evaluate(store, EvaluationSettings(8, None, 8, 5)).metrics
-    for size in (1, 3, 60):
+    for size in (1, 3, 24):
         again = pipeline.evaluate(store, EvaluationSettings(size, None, 8, 5)).metrics
         assert again == pytest.approx(alone, rel=1e-5)
     shares: list[list[Any]] = []

@@ -20,16 +20,14 @@ from surefit.pipeline.evaluation import _add, as_metric
 from surefit.tasks import (
     causal_lm,
     feature_pretraining,
-    image_classification,
     image_segmentation,
     masked_lm,
     regression,
     seq2seq,
     sft,
-    text_classification,
     token_classification,
 )
-from surefit.tasks.classes import CONFUSION, MACRO_F1, accuracy
+from surefit.tasks.classification import CLASSES, IMAGES
 from surefit.tasks.metrics.token_metrics import (
     entity_tags,
     find_entities,
@@ -69,11 +67,13 @@ def test_single_label(seed: int) -> None:
     logits, labels = single_label(seed)
     true, made = labels.numpy(), logits.numpy().argmax(-1)
     classes = list(range(logits.shape[-1]))
-    assert measure(accuracy, logits, labels) == pytest.approx(sklearn.accuracy_score(true, made))
+    assert measure(CLASSES.metrics["accuracy"], logits, labels) == pytest.approx(
+        sklearn.accuracy_score(true, made)
+    )
     reference = sklearn.f1_score(true, made, average="macro", zero_division=0)
-    assert measure(MACRO_F1, logits, labels) == pytest.approx(reference)
+    assert measure(CLASSES.metrics["macro_f1"], logits, labels) == pytest.approx(reference)
     confusion = sklearn.confusion_matrix(true, made, labels=classes).tolist()
-    assert measure(CONFUSION, logits, labels) == confusion
+    assert measure(CLASSES.metrics["confusion"], logits, labels) == confusion
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -91,9 +91,9 @@ def test_multi_label(seed: int) -> None:
     reference = sklearn.f1_score(true, made, average="macro", zero_division=0)
     if classes == 1:  # scikit-learn reads one column as two classes
         reference = sklearn.f1_score(true[:, 0], made[:, 0], average="binary", zero_division=0)
-    assert measure(MACRO_F1, logits, labels) == pytest.approx(reference)
+    assert measure(CLASSES.metrics["macro_f1"], logits, labels) == pytest.approx(reference)
     exactly = float((true == made).all(-1).mean())
-    assert measure(accuracy, logits, labels) == pytest.approx(exactly)
+    assert measure(CLASSES.metrics["accuracy"], logits, labels) == pytest.approx(exactly)
     if classes > 1:
         assert exactly == pytest.approx(sklearn.accuracy_score(true, made))
 
@@ -101,9 +101,11 @@ def test_multi_label(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_top_k(seed: int) -> None:
     logits, labels = single_label(seed)
-    metrics = image_classification.SPEC.metrics
+    metrics = IMAGES.metrics
     classes = logits.shape[-1]
-    assert measure(metrics["top1"], logits, labels) == measure(accuracy, logits, labels)
+    assert measure(metrics["top1"], logits, labels) == measure(
+        CLASSES.metrics["accuracy"], logits, labels
+    )
     if seed % 4 == 0:  # scikit-learn ranks the last of equal scores first, and argmax the first
         logits = logits - 1e-3 * torch.arange(classes)
     if classes > 5:
@@ -278,4 +280,3 @@ def test_every_metric_has_its_reference_here() -> None:
         *("top1", "top5", "entity_f1", "mae", "rmse", "r2"),
         *("token_f1", "exact_match", "rouge_l", "bleu", "chrf", "iou", "dice"),
     }
-    assert text_classification.SPEC.metrics["macro_f1"] is MACRO_F1

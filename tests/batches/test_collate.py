@@ -1,9 +1,10 @@
-"""The collator against exact tensors, and the faults it names with row and column."""
+"""The collator against exact tensors and a slow reference, and the faults it names."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import surefit
-from collating import PAD, TOKENIZER, as_lists, numbered
+from collating import BATCH_DTYPES, NUMPY_DTYPES, PAD, TOKENIZER, as_lists, numbered
 from surefit import Collator, Field
 from surefit.batches.collator import CollateError
 
@@ -42,16 +45,6 @@ def test_every_known_column_is_padded_with_its_own_value() -> None:
     }
 
 
-def test_left_and_to_a_multiple() -> None:
-    rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}, {"input_ids": [8], "labels": [8]}]
-    batch = Collator(TOKENIZER, pad_to_multiple_of=4, padding_side="left")(rows)
-    assert as_lists(batch) == {
-        "input_ids": [[PAD, 5, 6, 7], [PAD, PAD, PAD, 8]],
-        "labels": [[-100, 5, 6, 7], [-100, -100, -100, 8]],
-        "attention_mask": [[0, 1, 1, 1], [0, 0, 0, 1]],
-    }
-
-
 def test_features_lead_when_there_are_no_ids() -> None:
     embeds = [torch.ones(2, 3), torch.ones(1, 3)]
     rows = [{"inputs_embeds": value, "labels": i} for i, value in enumerate(embeds)]
@@ -59,6 +52,35 @@ def test_features_lead_when_there_are_no_ids() -> None:
     assert batch["inputs_embeds"].tolist() == [[[1.0] * 3] * 2, [[1.0] * 3, [0.0] * 3]]
     assert batch["attention_mask"].tolist() == [[1, 1], [1, 0]]
     assert batch["labels"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_unknown_columns_are_padded_along_the_sequence_or_by_themselves(side: Any) -> None:
+    rows = [
+        {"input_ids": [5, 6, 7], "along": [[1], [2], [3]], "own": [1] * 4, "fixed": [1, 2]},
+        {"input_ids": [8], "along": [[4]], "own": [2] * 6, "fixed": [3, 4]},
+    ]
+    right = {
+        "input_ids": [[5, 6, 7, PAD], [8, PAD, PAD, PAD]],
+        "attention_mask": [[1, 1, 1, 0], [1, 0, 0, 0]],
+        "along": [[[1], [2], [3], [0]], [[4], [0], [0], [0]]],
+        "own": [[1, 1, 1, 1, 0, 0], [2] * 6],
+        "fixed": [[1, 2], [3, 4]],
+    }
+    left = {
+        **right,
+        "input_ids": [[PAD, 5, 6, 7], [PAD, PAD, PAD, 8]],
+        "attention_mask": [[0, 1, 1, 1], [0, 0, 0, 1]],
+        "along": [[[0], [1], [2], [3]], [[0], [0], [0], [4]]],
+    }
+    batch = Collator(TOKENIZER, pad_to_multiple_of=4, padding_side=side)(rows)
+    assert as_lists(batch) == (left if side == "left" else right)
+
+
+@pytest.mark.parametrize("dtype", BATCH_DTYPES)
+def test_a_batch_has_the_dtype_of_its_rows_or_a_wider_signed_one(dtype: str) -> None:
+    batch = Collator()([{"x": numbered([2], dtype)}, {"x": numbered([1], dtype)}])
+    assert batch["x"].dtype == BATCH_DTYPES[dtype]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +241,95 @@ def test_nothing_in_the_rows_is_changed_or_shared() -> None:
     assert rows[0]["input_ids"] is ids
     assert ids.tolist() == [1, 2]
     assert {**rows[0], "input_ids": 0} == {**before[0], "input_ids": 0}
+
+
+# A slow, obvious reference: every position of the batch is looked up in its row, one by one.
+
+Axes = Mapping[str, tuple[str, ...]]
+
+
+def is_time(axis: str) -> bool:
+    return axis in ("time", "target_time")
+
+
+def reference_sizes(rows: Sequence[Mapping[str, Any]], axes: Axes, multiple: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for row in rows:
+        for name, names in axes.items():
+            for axis, size in zip(names, np.shape(row[name]), strict=True):
+                sizes[axis] = max(sizes.get(axis, 0), size)
+    for axis in sizes:
+        while is_time(axis) and sizes[axis] % multiple:
+            sizes[axis] += 1
+    return sizes
+
+
+def reference_row(value: Any, shape: Sequence[int], pad: Any, moved: int) -> Any:
+    def look_up(index: tuple[int, ...]) -> Any:
+        index = (index[0] - moved, *index[1:]) if index else index
+        inside = all(0 <= i < size for i, size in zip(index, value.shape, strict=True))
+        return value[index].item() if inside else pad
+
+    def build(index: tuple[int, ...]) -> Any:
+        if len(index) == len(shape):
+            return look_up(index)
+        return [build((*index, i)) for i in range(shape[len(index)])]
+
+    return build(())
+
+
+def reference_batch(
+    rows: Sequence[Mapping[str, Any]],
+    axes: Axes,
+    pads: Mapping[str, Any],
+    multiple: int,
+    side: str,
+) -> dict[str, Any]:
+    sizes = reference_sizes(rows, axes, multiple)
+    batch: dict[str, Any] = {name: [] for name in axes}
+    for row, name in itertools.product(rows, axes):
+        shape = [sizes[axis] for axis in axes[name]]
+        in_time = bool(axes[name]) and is_time(axes[name][0])
+        moved = shape[0] - len(row[name]) if in_time and side == "left" else 0
+        batch[name].append(reference_row(row[name], shape, pads[name], moved))
+    return batch
+
+
+sides = st.sampled_from(["left", "right"])
+multiples = st.sampled_from([1, 2, 3, 8])
+small = st.integers(0, 3)
+
+
+@st.composite
+def fielded_batches(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, Field]]:
+    """Rows of several ragged columns of any rank, and a Field for each of them."""
+    fields = {}
+    for name in draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True)):
+        names = st.sampled_from(["time", "target_time", "width", f"{name}.own"])
+        axes = tuple(draw(st.lists(names, max_size=3, unique=True)))
+        pad = draw(st.sampled_from([0, 1, 7]))
+        dtype = draw(st.sampled_from(NUMPY_DTYPES))
+        fields[name] = Field(axes, dtype, bool(pad) if dtype == "bool" else pad)
+    rows = [
+        {name: numbered([draw(small) for _ in f.axes], f.dtype) for name, f in fields.items()}
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    return rows, fields
+
+
+@settings(deadline=None, max_examples=300, database=None)
+@given(fielded_batches(), multiples, sides)
+def test_columns_with_fields_match_the_reference(
+    made: tuple[list[dict[str, Any]], dict[str, Field]], multiple: int, side: Any
+) -> None:
+    rows, fields = made
+    batch = Collator(fields=fields, pad_to_multiple_of=multiple, padding_side=side)(rows)
+    axes = {name: field.axes for name, field in fields.items()}
+    pads = {name: field.pad for name, field in fields.items()}
+    assert as_lists(batch) == reference_batch(rows, axes, pads, multiple, side)
+    assert {name: str(tensor.numpy().dtype) for name, tensor in batch.items()} == {
+        name: field.dtype for name, field in fields.items()
+    }
 
 
 # Faults: named with row and column, before any tensor is made.

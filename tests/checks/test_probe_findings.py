@@ -11,8 +11,8 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
-from surefit.checks.probes.input_effect import check_gradients
-from surefit.checks.probes.probe_batch import Subject
+from surefit.checks.probes.model_probes import check_gradients
+from surefit.checks.probes.model_profile import ModelProfile
 
 
 def test_outputs_beyond_the_classes_are_never_predicted(tmp_path: Any) -> None:
@@ -85,7 +85,7 @@ def test_model_that_fails_in_its_backward_is_found() -> None:
     assert all(parameter.grad is None for parameter in module.parameters())
 
 
-def _ends_in_relu(seed: int, bias: float | None = None) -> Subject:
+def _ends_in_relu(seed: int, bias: float | None = None) -> ModelProfile:
     """A net with a ReLU at its end, and two rows of which a ReLU is often off for both."""
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2), nn.ReLU())
@@ -101,7 +101,7 @@ def _ends_in_relu(seed: int, bias: float | None = None) -> Subject:
 
     first = {name: value[:2] for name, value in batches[0].items()}
     forward = lambda batch: net(batch["features"])  # noqa: E731
-    return Subject(net, first, forward, loss, inputs=("features",), more=lambda: iter(batches))
+    return ModelProfile(net, first, forward, loss, inputs=("features",), more=lambda: iter(batches))
 
 
 def test_only_a_net_that_is_off_for_all_rows_has_no_gradient() -> None:

@@ -334,13 +334,13 @@ FAULTY: dict[str, tuple[str, Make]] = {
     ),
     "no eos in any row": ("SF155", lambda f: plain(f, token_rows(eos=False))),
     "eos masked as padding": (
-        "SF722",
+        "SF154",
         lambda f: plain(f, token_rows(labels=False, words=tokenizer(None)), _EOS_PAD,
                         processing_class=None, model=causal(tokenizer(None))),
     ),
     "everything frozen": ("SF314", lambda f: plain(f, token_rows(), model=frozen())),
     "optimizer of another model": (
-        "SF728",
+        "SF314",
         lambda f: plain(
             f, token_rows(), optimizers=(torch.optim.SGD(causal().parameters(), lr=0.1), None)
         ),

@@ -48,6 +48,7 @@ def test_every_option_has_the_docstring_of_its_key(command: str) -> None:
             "help",
             "processes",
             "device",
+            "timings",
             "quiet",
             "verbose",
         )

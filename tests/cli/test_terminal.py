@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import surefit
-from builders import write_jsonl
+from builders import mostly_slow, write_jsonl
 from surefit.cli import app
 from surefit.cli import run as run_in_process
 from surefit.cli.display import show_findings
@@ -32,7 +33,7 @@ HARMLESS = "Grüße ☃ 👩‍👩‍👧 میخواهم\ttab"
 
 def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "surefit", *arguments]
-    return subprocess.run(command, check=False, timeout=120, **more)
+    return subprocess.run(command, check=False, timeout=280, **more)
 
 
 def run_on_terminal(*arguments: str, cwd: Path) -> tuple[int, str]:
@@ -196,7 +197,7 @@ def test_what_cannot_be_written_is_dropped(opened: Any) -> None:
         stderr=descriptor,
         pass_fds=[writing],
         check=False,
-        timeout=60,
+        timeout=280,
     )
     os.close(writing)
     os.close(descriptor)
@@ -205,6 +206,7 @@ def test_what_cannot_be_written_is_dropped(opened: Any) -> None:
 
 
 @needs_full
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_does_not_end_training(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "rows.jsonl", [{"text": f"row {n}", "label": n % 2} for n in range(40)])
     options = ["--data", "rows.jsonl", "--model", "tiny:bert", "--max-steps", "1"]
@@ -234,6 +236,29 @@ def test_ctrl_c_before_training_says_so(
 
     tasks = next(each for each in app.registered_commands if each.name == "tasks")
     monkeypatch.setattr(tasks, "callback", interrupted)
+    monkeypatch.setattr("surefit.cli._commands", lambda: typer.main.get_command(app))
     CURRENT.run = "runs/earlier"  # of a run that this process has had before
     assert run_in_process(["tasks"]) == 130
     assert "Stopped before training started" in capsys.readouterr().err
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+
+
+@pytest.mark.parametrize(
+    "arguments", mostly_slow([["--row", "3"], ["--row", "3", "--json"], []], every=3)
+)
+def test_text_that_the_locale_cannot_write_is_written_as_utf8(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    rows = [{"prompt": f"Grüße {'a ' * n}", "completion": "☃"} for n in range(20)]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    environment = {"cwd": tmp_path, "env": {**os.environ, **ASCII}, "capture_output": True}
+    done = run("inspect", "rows.jsonl", *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.decode("utf-8")
+    if "--json" in arguments:
+        assert json.loads(shown) == rows[3]
+    elif arguments:
+        assert "Grüße" in shown
+        assert "☃" in shown

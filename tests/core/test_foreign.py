@@ -117,7 +117,7 @@ def test_yaml_faults_name_the_file_and_the_place(text: str | bytes, said: str) -
 
 DATA_READERS = {
     "data/formats/json_rows.py": "rows of the user",
-    "data/formats/json_window.py": "rows of the user",
+    "data/formats/jsonl.py": "rows of the user",
     "data/stored_messages.py": "messages in rows of the user",
 }
 OWN_TEXTS = {

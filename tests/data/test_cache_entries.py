@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -137,6 +138,15 @@ def test_what_another_process_uses_is_not_removed(cache: Path) -> None:
         assert clean_cache()[0] == 0
         assert [found.code for found in limit_cache(1e-9)] == ["SF821"]
         child.kill()
+    assert clean_cache()[0] == 1
+
+
+def test_a_cache_that_was_deleted_is_made_anew(cache: Path) -> None:
+    value_of("k")
+    shutil.rmtree(cache)
+    assert value_of("k", "other") == "other"
+    assert clean_cache()[0] == 0  # this process uses the new entry
+    release_entries()
     assert clean_cache()[0] == 1
 
 

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from builders import write_jsonl
-from surefit.data import file_identity
+from surefit.data import cache_entry
 from surefit.data.cache import collect_damage
+from surefit.data.cache_entry import content_hashes, file_fingerprint
 from surefit.data.cell_files import with_files
-from surefit.data.file_identity import content_hashes, file_fingerprint
 from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 
@@ -31,9 +31,9 @@ def keep_time(path: Path, content: bytes) -> None:
 @pytest.fixture
 def remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of any size are remembered, however young they are."""
-    monkeypatch.setattr(file_identity, "LONG_BYTES", 0)
-    monkeypatch.setattr(file_identity, "SETTLED_NS", -(10**12))
-    file_identity._known.clear()
+    monkeypatch.setattr(cache_entry, "LONG_BYTES", 0)
+    monkeypatch.setattr(cache_entry, "SETTLED_NS", -(10**12))
+    cache_entry._known.clear()
 
 
 def test_touch_copy_and_move_keep_the_identity(tmp_path: Path) -> None:
@@ -78,18 +78,18 @@ def test_findings_of_a_copy_name_the_copy(tmp_path: Path) -> None:
 def test_hash_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     first = file_fingerprint(path)
-    file_identity._known.clear()  # as in another process
-    monkeypatch.setattr(file_identity, "hash_file", lambda path: pytest.fail("read again"))
+    cache_entry._known.clear()  # as in another process
+    monkeypatch.setattr(cache_entry, "hash_file", lambda path: pytest.fail("read again"))
     assert content_hashes([str(path), str(tmp_path / "nope")]) == [first, None]
 
 
 def test_a_young_file_is_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next change may have the same change time."""
-    monkeypatch.setattr(file_identity, "LONG_BYTES", 0)
-    monkeypatch.setattr(file_identity, "SETTLED_NS", 10**15)
+    monkeypatch.setattr(cache_entry, "LONG_BYTES", 0)
+    monkeypatch.setattr(cache_entry, "SETTLED_NS", 10**15)
     path, hashed = write_jsonl(tmp_path / "rows.jsonl", ROWS), []
-    real = file_identity.hash_file
-    monkeypatch.setattr(file_identity, "hash_file", lambda p: hashed.append(p) or real(p))
+    real = cache_entry.hash_file
+    monkeypatch.setattr(cache_entry, "hash_file", lambda p: hashed.append(p) or real(p))
     assert file_fingerprint(path) == file_fingerprint(path)
     assert len(hashed) == 2
 
@@ -99,9 +99,9 @@ def test_damaged_memory_of_hashes_is_not_believed(tmp_path: Path, cache: Path) -
     path = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     first = file_fingerprint(path)
     for content in (b"", b"[]", b"\0" * 9000, b'["f"]', b"no list"):
-        (memory,) = cache.glob(f"{file_identity.KIND}/*/{file_identity.VALUE}")
+        (memory,) = cache.glob(f"hashes/*/{cache_entry.VALUE}")
         memory.write_bytes(content)
-        file_identity._known.clear()
+        cache_entry._known.clear()
         with collect_damage() as found:
             assert file_fingerprint(path) == first
         assert [each.code for each in found] == ["SF820"]

@@ -14,7 +14,7 @@ import torch
 
 import surefit
 from surefit.checks.file_names import check_file_names
-from surefit.data.file_columns import kind_named
+from surefit.data.cell_files import kind_named
 from surefit.data.table import Source, Table, take_rows
 from surefit.data.text_sketches import common_pairs
 from surefit.errors import FindingError, UsageError
@@ -115,7 +115,7 @@ def test_each_epoch_has_its_own_order_and_a_seek_goes_there(tmp_path: Path) -> N
 def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surefit.custom_loop.torch_loaders.tree_bytes", lambda: 10**9)
+    monkeypatch.setattr("surefit.custom_loop.tree_bytes", lambda: 10**9)
     np.save(
         tmp_path / "big.npy",
         np.lib.format.open_memmap(tmp_path / "all.npy", "w+", np.float32, (64, 999, 400)),
@@ -134,7 +134,7 @@ def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(
 def test_rows_that_exceed_the_memory_limit_are_shuffled_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surefit.custom_loop.torch_loaders.tree_bytes", lambda: 0)
+    monkeypatch.setattr("surefit.custom_loop.tree_bytes", lambda: 0)
     values = _shards(tmp_path / "data", rows=400)
     for limit, block_rows in ((values.nbytes / 2e9, 256), (12, 1)):
         train, _ = surefit.loaders(tmp_path / "data", 2, max_memory_gb=limit, eval_share=0)

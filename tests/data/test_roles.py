@@ -24,16 +24,6 @@ def table(**row: Any) -> Table:
 ARRAY = np.zeros((2, 3), np.float32)
 
 CHOICES: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
-    "prompt and completion": (
-        {"prompt": "a", "completion": "b", "id": 1},
-        "sft",
-        {"prompt": "prompt", "answer": "completion"},
-    ),
-    "question and answer": (
-        {"answer": "b", "question": "a"},
-        "sft",
-        {"prompt": "question", "answer": "answer"},
-    ),
     "capital letters": (
         {"Instruction": "a", "Output": "b"},
         "sft",
@@ -45,16 +35,6 @@ CHOICES: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         {"input_ids": "input_ids", "labels": "labels"},
     ),
     "tokenized rows without labels": ({"input_ids": [1]}, "sft", {"input_ids": "input_ids"}),
-    "text and label": (
-        {"text": "a", "label": "b"},
-        "text-classification",
-        {"text": "text", "label": "label"},
-    ),
-    "only one column can be the label": (
-        {"sentence": "a", "stars": 3},
-        "text-classification",
-        {"text": "sentence", "label": "stars"},
-    ),
     "features and label": (
         {"X": ARRAY, "y": 1},
         "feature-classification",

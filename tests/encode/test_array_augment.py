@@ -25,7 +25,7 @@ from surefit.errors import UsageError
 from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
 from surefit.report.examples import make_examples
-from surefit.tasks.classes import class_loss
+from surefit.tasks.classification import CLASSES
 
 EVERY = ["flip", "flip_vertical", "rotate", "crop", "shift", "brightness", "contrast", "saturation"]
 IMAGE = np.random.default_rng(0).random((3, 6, 8), np.float32)
@@ -141,7 +141,7 @@ def test_the_loss_of_mixed_rows_is_that_of_soft_labels() -> None:
     soft = share * own + (1 - share) * its
     outputs = type("Outputs", (), {"logits": logits, "loss": None})
     expected = nn.functional.cross_entropy(logits, soft, reduction="sum")
-    assert torch.allclose(class_loss(outputs, batch)[0], expected)
+    assert torch.allclose(CLASSES.loss(outputs, batch)[0], expected)
     expected = nn.functional.cross_entropy(logits, soft, reduction="sum", label_smoothing=0.1)
     assert torch.allclose(job.pipeline.loss(outputs, batch)[0], expected)
 

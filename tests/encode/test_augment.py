@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import surefit
 from builders import WORDS, sentiment_rows, write_jsonl
 from surefit.data.split import count_repeats, split_rows
-from surefit.encode.augment import CHANGES, read_synonyms
 from surefit.encode.augment.augmented_copies import AugmentedCopies
+from surefit.encode.augment.text_changes import CHANGES, read_synonyms
 from surefit.errors import FindingError, UsageError
 from surefit.plan.plan import Plan
 

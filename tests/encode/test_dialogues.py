@@ -173,7 +173,7 @@ def test_without_offsets_a_difference_is_known() -> None:
         settings = {"overlong": "truncate", "loss_on": "answers"}
         state = {"template": fit_template(None, tokenizer, [])[0]}
         encoder = Encoder("sft", {"messages": "m"}, InParts(tokenizer), None, settings, state)
-        (*_, remark) = [None, *encode_one(encode, {"messages": THREE}, encoder).remarks]
+        (*_, remark) = [None, *encode_one(encode, {"messages": THREE}, encoder).faults]
         assert (remark.rule.code if remark else None) == ("SF291" if differs else None)
 
 

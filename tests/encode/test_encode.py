@@ -23,9 +23,16 @@ from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS, Table
 from surefit.encode import encode_table
 from surefit.encode.casting import cast_columns, count_labelled, row_length
-from surefit.encode.drop_reasons import DropReason, describe_counts, describe_rows
 from surefit.encode.encode_table import encode_rows
-from surefit.encode.encoded_row import Encoding, RowFaultError, SkipRowError, encoded
+from surefit.encode.encoded_row import (
+    DropReason,
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    describe_counts,
+    describe_rows,
+    encoded,
+)
 from surefit.encode.encoder import Encoder, load_encoder
 from surefit.encode.row_encoder import RowEncoder
 from surefit.encode.store import Store, new_store

@@ -17,16 +17,14 @@ from pictures import SHAPES, draw
 from PIL import Image
 
 import surefit
-from surefit.data.cell_files import names_files, with_files
-from surefit.data.file_kinds import IMAGES
+from surefit.data.cell_files import IMAGES, names_files, with_files
 from surefit.data.open_data import open_table
 from surefit.data.row_parts import RowParts
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_content import image_content
-from surefit.encode.images.image_files import decode
+from surefit.encode.images.image_files import decode, image_content
 from surefit.encode.images.image_planes import AS_THEY_ARE, read_planes
+from surefit.encode.images.image_reading import PixelSample
 from surefit.encode.images.pixel_format import PixelFormat, from_processor, read_format
-from surefit.encode.images.pixel_sample import PixelSample
 
 PICTURE = draw("disc", 3, 24, 20)
 GREY = PICTURE[:, :, 0]
@@ -171,13 +169,6 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes, says: str) -> N
             decode(value)
         assert caught.value.rule.code == "SF250"
         assert shown in caught.value.message
-
-
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(RowFaultError, match=r"there is no file nowhere\.png"):
-        decode("nowhere.png")
-    with pytest.raises(RowFaultError, match="cannot be read"):
-        decode(str(tmp_path))
 
 
 def test_decompression_bombs_are_refused() -> None:

@@ -13,9 +13,10 @@ from explainer.raised import hf_messages, torch_messages
 from explainer.raised.cited import CITED
 
 import surefit
-from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.cause import Context
+from surefit.explainer.causes import CAUSES
 from surefit.explainer.log_reading import read_log
-from surefit.explainer.match import Search
+from surefit.explainer.match import _values
 
 RAISED = {**torch_messages.RAISED, **hf_messages.RAISED}
 CITATION = re.compile(r"[\w.-]+/[\w.-]+#\d+|seed 00\d")
@@ -60,10 +61,12 @@ def test_every_message_is_raised_or_cited(outcomes: dict[str, Exception | str]) 
     for said in outcomes.values():
         text = said if isinstance(said, str) else "".join(traceback.format_exception(said))
         log = read_log(text)
-        search = Search(log, {})
-        for line in [*log.root_messages(), *log.named_errors(), log.joined]:
-            for found in search.matches_in(line, search.candidates):
-                raised.add((found.cause.code, found.message.pattern))
+        lines = [*log.root_messages(), *log.named_errors(), log.joined]
+        for cause in CAUSES.values():
+            for message in cause.messages:
+                for found in filter(None, map(message.regex.search, lines)):
+                    if cause.only_if is None or cause.only_if(Context(_values(found), log.text)):
+                        raised.add((cause.code, message.pattern))
     quoted = {(issue, code) for issue, code, _ in CITED}
     for cause in CAUSES.values():
         for message in cause.messages:

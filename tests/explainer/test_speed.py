@@ -5,6 +5,7 @@ The bounds are on the CPU time of this process and many times what is needed.
 
 from __future__ import annotations
 
+import re
 import time
 from itertools import product
 
@@ -12,7 +13,7 @@ import pytest
 
 import surefit
 from surefit.explainer.cause import Context
-from surefit.explainer.cause_registry import CAUSES
+from surefit.explainer.causes import CAUSES
 from surefit.explainer.log_reading import MAX_CHARS, MAX_MESSAGE_CHARS
 
 pytestmark = pytest.mark.slow
@@ -58,7 +59,8 @@ def test_conclusions_and_conditions_take_no_longer() -> None:
 def test_patterns_take_no_longer() -> None:
     for message in (message for cause in CAUSES.values() for message in cause.messages):
         start = time.process_time()
-        for filler, phrase in product((*FILLERS, *message.phrases), message.phrases):
+        phrase = max(re.findall(r"[\w ,.'-]+", message.pattern), key=len)
+        for filler in (*FILLERS, phrase):
             text = filler * (MAX_MESSAGE_CHARS // len(filler))
             message.regex.search(text[: MAX_MESSAGE_CHARS // 2] + phrase + text)
         assert time.process_time() - start < 10, message.pattern

@@ -38,18 +38,21 @@ class Latin:
     """Stands for a folder with a tokenizer that knows Latin letters only, in BERT's manner."""
 
 
+_TITLE = re.compile(r"(?:(?P<code>SF\d{3}) |not (?P<codes>[SF\d ]+): )?(?P<name>.*)")
+
+
 @dataclass(frozen=True)
 class Case:
     """What is wrong (or only looks it), the files, the options of `check`, and what is found.
 
-    `files` are written by the kind of their content, see `write`; rows alone are those of a.jsonl.
-    `--data` is the first file unless `data` says otherwise. `module` is the source of a Python file
-    with a function `make`. `code` is None where neither error nor warning may come, and words of a
-    note where it is one. `exits` follows from the severity of the code.
+    `title` begins with the code of what is found. Without one, neither error nor warning may come,
+    but a note may have to; "not SF234: " names faults that the data only look like. `files` are
+    written by the kind of their content, see `write`; rows alone are those of a.jsonl. `--data` is
+    the first file unless `data` says otherwise. `module` is the source of a Python file with a
+    function `make`. `exits` follows from the severity of the code.
     """
 
-    name: str
-    code: str | None
+    title: str
     files: Any = field(default_factory=dict)
     model: str = "tiny:llama"
     options: str = ""
@@ -58,25 +61,52 @@ class Case:
     line: int | None = None
     column: str | None = None
     exits: int = -1
+    note: str = ""
+    """Words of the note that is expected, and no finding."""
     also: tuple[str, ...] = ()
     """Codes of repairs, or words of notes, that are said besides."""
     data: str | None = None
-    process: bool = False
-    """Whether it is also run as a process of its own."""
+    tokenizer: Chat | Latin | None = None
+    """The tokenizer that the rows are read with, in the folder tok."""
+    template: str = ""
+    """The chat template that the rows are rendered with, in the file t.jinja."""
     needs: str | None = None
     """The half precision that the CPU must compute for the fault to be reached."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.files, Mapping):
             object.__setattr__(self, "files", {"a.jsonl": self.files})
+        self._add("tok", self.tokenizer, "--tokenizer tok")
+        self._add("t.jinja", self.template, "--set template=t.jinja")
         if self.exits < 0:
             rule = load_rules().get(self.code or "")
             object.__setattr__(self, "exits", int(rule is not None and rule.severity == "error"))
 
+    def _add(self, name: str, content: Any, option: str) -> None:
+        """Add a file and the option that names it, once."""
+        if content and name not in self.files:
+            object.__setattr__(self, "files", {**self.files, name: content})
+            object.__setattr__(self, "options", f"{self.options} {option}")
+
     @property
-    def is_note(self) -> bool:
-        """Whether a note is expected, and no finding."""
-        return self.exits == 0 and self.code is not None and not self.code.startswith("SF")
+    def code(self) -> str | None:
+        """The code of what must be found."""
+        return _TITLE.fullmatch(self.title)["code"]  # type: ignore[index]
+
+    @property
+    def resembles(self) -> list[str]:
+        """The codes of faults that healthy data look like."""
+        return (_TITLE.fullmatch(self.title)["codes"] or "").split()  # type: ignore[index]
+
+    @property
+    def expected(self) -> str:
+        """The code, or the words of the note; empty for healthy data."""
+        return self.code or self.note
+
+    @property
+    def name(self) -> str:
+        """What is wrong, without the code: the key of its record."""
+        return _TITLE.fullmatch(self.title)["name"]  # type: ignore[index]
 
     @property
     def slug(self) -> str:
@@ -99,25 +129,25 @@ class Case:
             (folder / f"case_{self.slug}.py").write_text(self.module, encoding="utf-8")
 
 
-def for_bert(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+def for_bert(title: str, files: Any, options: str = "", **more: Any) -> Case:
     """A case whose model is a tiny BERT."""
-    return Case(name, code, files, "tiny:bert", options, **more)
+    return Case(title, files, "tiny:bert", options, **more)
 
 
-def for_vit(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+def for_vit(title: str, files: Any, options: str = "", **more: Any) -> Case:
     """A case whose model is a tiny ViT."""
-    return Case(name, code, files, "tiny:vit", options, **more)
+    return Case(title, files, "tiny:vit", options, **more)
 
 
-def for_mlp(name: str, code: str | None, files: Any, options: str = "", **more: Any) -> Case:
+def for_mlp(title: str, files: Any, options: str = "", **more: Any) -> Case:
     """A case whose model is a tiny MLP."""
-    return Case(name, code, files, "tiny:mlp", options, **more)
+    return Case(title, files, "tiny:mlp", options, **more)
 
 
-def evaluated(name: str, code: str | None, train: Any, validation: Any, **more: Any) -> Case:
+def evaluated(title: str, train: Any, validation: Any, **more: Any) -> Case:
     """Texts with classes, and a file of validation rows."""
     files = {"a.jsonl": train, "e.jsonl": validation}
-    return for_bert(name, code, files, "--eval-data e.jsonl", **more)
+    return for_bert(title, files, "--eval-data e.jsonl", **more)
 
 
 def _given(option: str, value: str) -> list[str]:
@@ -185,14 +215,14 @@ class Outcome:
         if "Traceback" in self.stderr:
             return "a traceback"
         missing = [code for code in case.also if not self.says(code)]
-        if case.is_note:
+        if case.note:
             row = [f"row {case.row}"] if case.row is not None else []
-            missing += [] if self.says(str(case.code), *row) else [case.code]
+            missing += [] if self.says(case.note, *row) else [case.note]
         if missing:
             return f"{missing} expected, found {self.answer}"
-        if case.is_note:
+        if case.note:
             return "" if self.exit_code == 0 else f"exit {self.exit_code}"
-        if case.code is None:
+        if case.code is None and case.exits == 0:
             loud = [f for f in self.findings if f["severity"] in ("error", "warning")]
             return f"not healthy: {self.exit_code} {loud or self.answer.get('error', '')}" * bool(
                 loud or self.exit_code

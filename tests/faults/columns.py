@@ -114,24 +114,21 @@ CHATS = rows(
 
 CASES = [
     *(
-        Case(f"preference pairs: {name}", "SF130", data, column=column)
+        Case(f"SF130 preference pairs: {name}", data, column=column)
         for name, (column, data) in PAIRS.items()
     ),
     Case(
-        "several answers with scores",
-        "SF130",
+        "SF130 several answers with scores",
         rows(lambda n, q, a: {"prompt": q, "responses": [a, "No."], "scores": [1, 0]}),
     ),
     Case(
-        "completions with ratings",
-        "SF130",
+        "SF130 completions with ratings",
         rows(
             lambda n, q, a: {"instruction": q, "completions": [{"response": a, "overall_score": 4}]}
         ),
     ),
     Case(
-        "two answers, and which is better",
-        "SF130",
+        "SF130 two answers, and which is better",
         rows(
             lambda n, q, a: {
                 "prompt": q,
@@ -142,58 +139,49 @@ CASES = [
         ),
     ),
     Case(
-        "dialogues judged good or bad",
-        "SF131",
+        "SF131 dialogues judged good or bad",
         rows(lambda n, q, a: {"messages": user(q) + bot(a), "label": n % 2 == 0}),
         column="label",
     ),
     Case(
-        "answers tagged as bad",
-        "SF131",
+        "SF131 answers tagged as bad",
         rows(lambda n, q, a: {"instruction": q, "output": a, "kto_tag": n > 20}),
         column="kto_tag",
     ),
     Case(
-        "answers judged by a word",
-        "SF131",
+        "SF131 answers judged by a word",
         asked(label=lambda n: ("desirable", "undesirable")[n % 2]),
         column="label",
     ),
-    Case("answers with a score", "SF132", asked(score=lambda n: n % 5)),
-    Case("answers with a rating", "SF132", asked(overall_rating=lambda n: n / 2)),
-    Case("prompts alone", "SF133", rows(lambda n, q, a: {"prompt": q})),
+    Case("SF132 answers with a score", asked(score=lambda n: n % 5)),
+    Case("SF132 answers with a rating", asked(overall_rating=lambda n: n / 2)),
+    Case("SF133 prompts alone", rows(lambda n, q, a: {"prompt": q})),
     Case(
-        "instructions with an input and no answer",
-        "SF133",
+        "SF133 instructions with an input and no answer",
         rows(lambda n, q, a: {"instruction": q, "input": a}),
     ),
     for_bert(
-        "title and summary beside the text",
-        "SF134",
+        "SF134 title and summary beside the text",
         classed(title=lambda n: f"The news of day {n}", summary=lambda n: f"On day {n} it rained."),
         column="title",
     ),
     Case(
-        "documents beside the question",
-        "SF134",
+        "SF134 documents beside the question",
         asked(documents=lambda n: [f"Document {n}", "Another one"]),
         column="documents",
     ),
     Case(
-        "images beside dialogues",
-        "SF136",
+        "SF136 images beside dialogues",
         rows(lambda n, q, a: {"messages": user(f"<image>{q}") + bot(a), "images": [f"{n}.png"]}),
         column="images",
     ),
-    Case("audio beside prompts", "SF136", asked(audio=lambda n: f"{n}.wav")),
+    Case("SF136 audio beside prompts", asked(audio=lambda n: f"{n}.wav")),
     Case(
-        "dialogues that end with the user",
-        "SF137",
+        "SF137 dialogues that end with the user",
         rows(lambda n, q, a: {"messages": user(q) + bot(a) + user("And then?")}),
     ),
     Case(
-        "conversations that wait for an answer",
-        "SF137",
+        "SF137 conversations that wait for an answer",
         rows(
             lambda n, q, a: {
                 "conversations": [
@@ -205,13 +193,11 @@ CASES = [
         ),
     ),
     for_bert(
-        "column of training and test rows",
-        "SF138",
+        "SF138 column of training and test rows",
         classed(split=lambda n: ("train", "test")[n % 3 == 0]),
     ),
     for_mlp(
-        "table with training and test rows",
-        "SF138",
+        "SF138 table with training and test rows",
         {
             "a.csv": "size,subset,label\n"
             + "".join(
@@ -220,8 +206,7 @@ CASES = [
         },
     ),
     Case(
-        "files of texts and of tokens",
-        "SF141",
+        "SF141 files of texts and of tokens",
         {
             "a.jsonl": rows(lambda n, q, a: {"text": q}),
             "b.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
@@ -230,8 +215,7 @@ CASES = [
         options="--task causal-lm",
     ),
     Case(
-        "validation file of tokens",
-        "SF141",
+        "SF141 validation file of tokens",
         {
             "a.jsonl": rows(lambda n, q, a: {"messages": user(q) + bot(a)}),
             "e.jsonl": [{"input_ids": [5, 6, 7 + n]} for n in range(20)],
@@ -239,32 +223,28 @@ CASES = [
         options="--eval-data e.jsonl",
     ),
     Case(
-        "files of instructions and of dialogues",
-        "SF140",
+        "SF140 files of instructions and of dialogues",
         {"a.jsonl": OTHERS, "b.jsonl": CHATS},
         data="a.jsonl b.jsonl",
     ),
     Case(
-        "two columns of answers",
-        "SF142",
+        "SF142 two columns of answers",
         asked(response=lambda n: f"My reply is number {n}."),
         column="response",
     ),
     for_bert(
-        "two columns of classes",
-        "SF142",
+        "SF142 two columns of classes",
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}),
         column="sentiment",
     ),
-    Case("weights of rows", "SF139", asked(weight=lambda n: 1 + n % 3)),
-    for_bert("weights of samples", "SF139", classed(sample_weight=lambda n: n / 10)),
+    Case("SF139 weights of rows", asked(weight=lambda n: 1 + n % 3)),
+    for_bert("SF139 weights of samples", classed(sample_weight=lambda n: n / 10)),
 ]
 
 HEALTHY = [
     *(
         Case(
-            f"better answers of pairs: {name}",
-            None,
+            f"not SF130: better answers of pairs: {name}",
             data,
             options=f"--task sft --set columns.answer={column}",
         )
@@ -272,14 +252,12 @@ HEALTHY = [
     ),
     Case(
         "good answers of judged ones",
-        None,
         rows(lambda n, q, a: {"prompt": q, "completion": a, "label": n % 3 > 0}, count=60),
         options="--set accept=SF131",
         also=("SF131", "dropped: "),
     ),
     Case(
-        "validation file in another form",
-        None,
+        "not SF141: validation file in another form",
         {
             "a.jsonl": asked(),
             "e.jsonl": [{"messages": user(f"Add {n} and 1.") + bot(f"{n + 1}.")} for n in range(9)],
@@ -289,7 +267,6 @@ HEALTHY = [
     ),
     for_bert(
         "texts under two names",
-        None,
         {
             "a.jsonl": classed(),
             "b.jsonl": [{"sentence": f"Day {n} is nice", "label": "ab"[n % 2]} for n in range(20)],
@@ -299,21 +276,18 @@ HEALTHY = [
     ),
     for_bert(
         "one of two columns of classes, named",
-        None,
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "sentiment": "xyz"[n % 3]}),
         "--set columns.label=category",
     ),
     for_bert(
-        "classes with their names",
-        None,
+        "not SF142: classes with their names",
         rows(lambda n, q, a: {"text": q, "category": "ab"[n % 2], "intent": ("go", "no")[n % 2]}),
     ),
-    Case("captions of images", None, asked(image_caption=lambda n: f"A house with {n} doors")),
-    Case("answers that are all good", None, asked(label=lambda n: True)),
-    Case("answers with one score", None, asked(score=lambda n: 5)),
+    Case("not SF136: captions of images", asked(image_caption=lambda n: f"A house with {n} doors")),
+    Case("not SF131: answers that are all good", asked(label=lambda n: True)),
+    Case("not SF132: answers with one score", asked(score=lambda n: 5)),
     Case(
         "answers with metadata",
-        None,
         asked(
             id=lambda n: n,
             source=lambda n: "web",
@@ -328,7 +302,6 @@ HEALTHY = [
     ),
     Case(
         "whole text beside its parts",
-        None,
         rows(
             lambda n, q, a: {
                 "instruction": q,
@@ -339,8 +312,7 @@ HEALTHY = [
         ),
     ),
     for_bert(
-        "texts with metadata",
-        None,
+        "not SF134 SF138 SF143: texts with metadata",
         classed(
             author=lambda n: "Jane Q. Doe",
             url=lambda n: f"https://example.org/a/{n}",
@@ -350,19 +322,15 @@ HEALTHY = [
         ),
     ),
     for_bert(
-        "score as the target",
-        None,
-        rows(lambda n, q, a: {"text": f"{q} {a}", "score": n * 0.37 % 5}),
+        "score as the target", rows(lambda n, q, a: {"text": f"{q} {a}", "score": n * 0.37 % 5})
     ),
     Case(
-        "prompts as text on purpose",
-        None,
+        "not SF133: prompts as text on purpose",
         rows(lambda n, q, a: {"prompt": q}),
         options="--task causal-lm --set columns.text=prompt",
     ),
     for_mlp(
-        "weight as a feature",
-        None,
+        "not SF139: weight as a feature",
         {
             "a.csv": "weight,height,label\n"
             + "".join(f"{n * 7 % 31},{n * 11 % 23},{'ab'[n % 2]}\n" for n in range(60))

@@ -18,9 +18,11 @@ def after_body(line: str) -> str:
     return net(HIDDEN, f"{HIDDEN}\n        {line}")
 
 
-def fault(name: str, line: str) -> Case:
+def fault(title: str, line: str) -> Case:
     """A module that is refused in bf16, and the line of its file."""
-    return Case(name, "SF735", DATA, module=after_body(line), options=BF16, line=15, needs="bf16")
+    return Case(
+        f"SF735 {title}", DATA, module=after_body(line), options=BF16, line=15, needs="bf16"
+    )
 
 
 CASES = [
@@ -32,17 +34,13 @@ CASES = [
 ]
 HEALTHY = [
     Case(
-        "a copy in the same precision",
-        None,
+        "not SF735: a copy in the same precision",
         DATA,
         module=after_body(f"hidden = {COPY}self.body(inputs_embeds).float())"),
         options=BF16,
         needs="bf16",
     ),
     Case(
-        "numpy on the CPU",
-        None,
-        DATA,
-        module=net(RETURNS, f"hidden.detach().numpy()\n        {RETURNS}"),
+        "numpy on the CPU", DATA, module=net(RETURNS, f"hidden.detach().numpy()\n        {RETURNS}")
     ),
 ]

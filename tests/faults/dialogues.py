@@ -9,7 +9,6 @@ from chats import said
 from faults.case import Case, Chat
 
 ALL = "--set eval_share=0"
-QWEN = "--tokenizer tok"
 
 
 def prompts(place: int, **odd: Any) -> list[dict[str, Any]]:
@@ -25,11 +24,11 @@ def chats(*odd: Any) -> list[dict[str, Any]]:
     return [{"messages": messages} for messages in [*good, *odd]]
 
 
-def templated(name: str, code: str, template: str, *odd: Any) -> Case:
+def templated(title: str, template: str, *odd: Any) -> Case:
     """Dialogues written by a template of one's own, the odd ones of which are at fault."""
-    files = {"a.jsonl": chats(*odd), "tok": Chat("chatml"), "t.jinja": template}
-    row, options = (20, f" {ALL}") if odd else (None, "")
-    return Case(name, code, files, options=f"{QWEN} --set template=t.jinja{options}", row=row)
+    row, options = (20, ALL) if odd else (None, "")
+    more = {"tokenizer": Chat("chatml"), "template": template}
+    return Case(title, chats(*odd), options=options, row=row, **more)
 
 
 UPPER = "{% for m in messages %}{{ m.role }}: {{ m.content | upper }}\n{% endfor %}"
@@ -46,98 +45,86 @@ MARKED = (
 )
 REFUSES = "{{ raise_exception('no') }}"
 CASES = [
-    Case("answer missing", "SF270", prompts(4, completion=None), options=ALL, row=4),
-    Case("every answer empty", "SF401", [{**r, "completion": ""} for r in echo_rows(20)], row=0),
+    Case("SF270 answer missing", prompts(4, completion=None), options=ALL, row=4),
+    Case("SF401 every answer empty", [{**r, "completion": ""} for r in echo_rows(20)], row=0),
     Case(
-        "most answers empty",
-        "SF204",
+        "SF204 most answers empty",
         [{**r, "completion": "" if n > 5 else "a"} for n, r in enumerate(echo_rows(20))],
         options=ALL,
     ),
     Case(
-        "answer cut off by the limit",
-        "SF279",
+        "SF279 answer cut off by the limit",
         prompts(4, completion="red sun " * 60),
         options=f"--max-seq-length 24 {ALL}",
         row=4,
     ),
     Case(
-        "overlong rows are to be an error",
-        "SF212",
+        "SF212 overlong rows are to be an error",
         prompts(4, completion="red sun " * 60),
         options=f"--max-seq-length 24 --set overlong=error {ALL}",
         row=4,
     ),
     Case(
-        "answers that are numbers",
-        "SF213",
+        "SF213 answers that are numbers",
         [{**r, "completion": n} for n, r in enumerate(echo_rows(20))],
         options=f"--task sft {ALL}",
         row=0,
         column="completion",
     ),
     Case(
-        "prompt without answer column",
-        "SF202",
+        "SF202 prompt without answer column",
         [{"prompt": r["prompt"]} for r in echo_rows(20)],
         options="--task sft",
-        process=True,
     ),
-    Case("pad is eos", "SF311", {"a.jsonl": prompts(0), "tok": Chat("chatml")}, options=QWEN),
+    Case("SF311 pad is eos", prompts(0), tokenizer=Chat("chatml")),
     Case(
-        "template without an end",
-        "SF282",
-        {"a.jsonl": chats(), "tok": Chat("chatml")},
-        options=f"{QWEN} --set template='{PLAIN.strip()}'",
+        "SF282 template without an end",
+        chats(),
+        options=f"--set template='{PLAIN.strip()}'",
+        tokenizer=Chat("chatml"),
     ),
-    templated("template that changes answers", "SF275", UPPER),
-    templated("template that is no Jinja", "SF274", "{% for m in %}"),
-    templated("template that refuses every row", "SF274", REFUSES),
-    templated(
-        "template that reaches out of its sandbox", "SF274", "{{ messages.__class__.__mro__ }}"
-    ),
-    templated("row that the template refuses", "SF276", PICKY, said("Bad", "b")),
-    templated("answer that the template does not mark", "SF277", MARKED, said("a", "Odd")),
+    templated("SF275 template that changes answers", UPPER),
+    templated("SF274 template that is no Jinja", "{% for m in %}"),
+    templated("SF274 template that refuses every row", REFUSES),
+    templated("SF274 template that reaches out of its sandbox", "{{ messages.__class__.__mro__ }}"),
+    templated("SF276 row that the template refuses", PICKY, said("Bad", "b")),
+    templated("SF277 answer that the template does not mark", MARKED, said("a", "Odd")),
     Case(
-        "thoughts that the template leaves out",
-        "SF280",
-        {"a.jsonl": chats(said("a", "<think>\nx y\n</think>\n\nb", "c", "d")), "tok": Chat("qwen")},
-        options=f"{QWEN} {ALL}",
+        "SF280 thoughts that the template leaves out",
+        chats(said("a", "<think>\nx y\n</think>\n\nb", "c", "d")),
+        options=ALL,
+        tokenizer=Chat("qwen"),
         row=20,
     ),
     Case(
-        "system message the template refuses",
-        "SF283",
-        {"a.jsonl": chats(said("Hello", "Paris.", system="Be kind.")), "tok": Chat("gemma")},
-        options=f"{QWEN} {ALL}",
+        "SF283 system message the template refuses",
+        chats(said("Hello", "Paris.", system="Be kind.")),
+        options=ALL,
+        tokenizer=Chat("gemma"),
         row=20,
     ),
-    Case("answers in a wrong order", "SF272", chats(said("a", "b")[::-1]), options=ALL, row=20),
+    Case("SF272 answers in a wrong order", chats(said("a", "b")[::-1]), options=ALL, row=20),
     Case(
-        "role nobody knows",
-        "SF272",
+        "SF272 role nobody knows",
         chats([{"role": "wizard", "content": "a"}, *said("a", "b")]),
         options=ALL,
         row=20,
     ),
-    Case("dialogue without messages", "SF270", chats([]), options=ALL, row=20),
+    Case("SF270 dialogue without messages", chats([]), options=ALL, row=20),
     Case(
-        "messages as text",
-        "SF202",
+        "SF202 messages as text",
         [{"messages": f"hello {n}"} for n in range(20)],
         options="--task sft",
     ),
     Case(
-        "augmenting function that fails",
-        "SF286",
+        "SF286 augmenting function that fails",
         {"a.jsonl": prompts(0), "own_fails.py": "def change(text, rng):\n    return text[1000]\n"},
         options="--augmentation-factor 2 --set augment.function=own_fails:change",
         row=0,
     ),
-    Case("changes without a factor", "SF289", prompts(0), options="--set augment.changes=typos"),
+    Case("SF289 changes without a factor", prompts(0), options="--set augment.changes=typos"),
     Case(
-        "scorer that fails",
-        "SF296",
+        "SF296 scorer that fails",
         {"a.jsonl": prompts(0), "own_scorer.py": "def score(expected, got):\n    return 1 / 0\n"},
         options="--set generate.scorer=own_scorer:score",
     ),

@@ -15,7 +15,6 @@ WRITES_ALL = "{{ tools | tojson if tools else '' }}" + NAMES_ONLY.replace(
 WRITES_REASONING = WRITES_ALL.replace(
     LOOP, LOOP + "{% if m.reasoning_content %}[{{ m.reasoning_content }}]{% endif %}"
 )
-OWN = "--tokenizer tok --set template=t.jinja"
 END_AFTER_MARKS = LOOP + (
     "{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
@@ -23,96 +22,71 @@ END_AFTER_MARKS = LOOP + (
 )
 CASES = [
     Case(
-        "many turns without tools",
-        None,
-        {
-            "a.jsonl": rows("messages", lambda n: said(f"a {n}", "b", "c", "d", "e", "f")),
-            "tok": Chat("llama3"),
-        },
-        options="--tokenizer tok",
+        "not SF159: many turns without tools",
+        rows("messages", lambda n: said(f"a {n}", "b", "c", "d", "e", "f")),
+        tokenizer=Chat("llama3"),
     ),
     Case(
-        "template that writes tools and calls",
-        None,
-        {
-            "a.jsonl": rows("conversations", sharegpt_calls, tools=json.dumps([TOOL])),
-            "tok": Chat("marked"),
-            "t.jinja": WRITES_ALL,
-        },
-        options=OWN,
+        "not SF165: template that writes tools and calls",
+        rows("conversations", sharegpt_calls, tools=json.dumps([TOOL])),
+        tokenizer=Chat("marked"),
+        template=WRITES_ALL,
     ),
     Case(
-        "template that writes reasoning",
-        None,
-        {
-            "a.jsonl": rows(
-                "messages",
-                lambda n: [
-                    {"role": "user", "content": f"Hello {n}"},
-                    {"role": "assistant", "content": "Paris.", "reasoning_content": "Hm"},
-                ],
-            ),
-            "tok": Chat("marked"),
-            "t.jinja": WRITES_REASONING,
-        },
-        options=OWN,
+        "not SF161 SF162: template that writes reasoning",
+        rows(
+            "messages",
+            lambda n: [
+                {"role": "user", "content": f"Hello {n}"},
+                {"role": "assistant", "content": "Paris.", "reasoning_content": "Hm"},
+            ],
+        ),
+        tokenizer=Chat("marked"),
+        template=WRITES_REASONING,
     ),
-    Case("no tools in any row", None, rows("messages", lambda n: said(f"a {n}", "b"), tools="[]")),
     Case(
-        "calls in a template of surefit",
-        None,
+        "not SF157: no tools in any row",
+        rows("messages", lambda n: said(f"a {n}", "b"), tools="[]"),
+    ),
+    Case(
+        "not SF166: calls in a template of surefit",
         rows("messages", openai_calls),
         options="--set template=alpaca",
     ),
     Case(
         "system and history of instructions",
-        None,
         alpaca(system="Be kind.", history=[["Hello", "Hi"]]),
         options="--set template=alpaca",
     ),
-    Case("history that is empty", None, alpaca(system="", history=[])),
+    Case("history that is empty", alpaca(system="", history=[])),
     Case(
         "an answer that is a Python dict",
-        None,
         [*alpaca(), {"instruction": "Show a dict", "output": "{'a': 1, 'b': 2}"}],
     ),
     Case(
-        "answers that are Python dicts",
-        None,
+        "not SF167: answers that are Python dicts",
         [{**row, "output": str({"n": n})} for n, row in enumerate(alpaca())],
     ),
     Case(
-        "messages as JSON text",
-        None,
-        [{"messages": json.dumps(said(f"a {n}", "b"))} for n in range(20)],
+        "messages as JSON text", [{"messages": json.dumps(said(f"a {n}", "b"))} for n in range(20)]
     ),
     Case(
         "prompts and completions as messages",
-        None,
         [
             {"prompt": said(f"a {n}"), "completion": [{"role": "assistant", "content": "b"}]}
             for n in range(20)
         ],
     ),
     Case(
-        "padding that is eos, and eos is learned",
-        None,
-        {
-            "a.jsonl": [
-                {
-                    **row,
-                    "labels": [*row["labels"][:6], -100, -100],
-                    "attention_mask": [1] * 6 + [0] * 2,
-                }
-                for row in answers(EOS, EOS, EOS)
-            ],
-            "tok": Chat("chatml"),
-        },
-        options="--tokenizer tok",
+        "not SF151 SF155: padding that is eos, and eos is learned",
+        [
+            {**row, "labels": [*row["labels"][:6], -100, -100], "attention_mask": [1] * 6 + [0] * 2}
+            for row in answers(EOS, EOS, EOS)
+        ],
+        tokenizer=Chat("chatml"),
     ),
     Case(
         "padding without labels",
-        None,
         [
             {
                 **row,
@@ -125,18 +99,13 @@ CASES = [
         ],
     ),
     Case(
-        "end after the generation marks",
-        None,
-        {
-            "a.jsonl": rows("messages", lambda n: said(f"Hello {n}", "Hi.")),
-            "tok": Chat("chatml"),
-            "t.jinja": END_AFTER_MARKS,
-        },
-        options=OWN,
+        "not SF154: end after the generation marks",
+        rows("messages", lambda n: said(f"Hello {n}", "Hi.")),
+        tokenizer=Chat("chatml"),
+        template=END_AFTER_MARKS,
     ),
     Case(
-        "messages with a field that is always null",
-        None,
+        "not SF164: messages with a field that is always null",
         rows(
             "conversations",
             lambda n: [
@@ -147,7 +116,6 @@ CASES = [
     ),
     Case(
         "messages that get a field late, another always null",
-        None,
         [
             {
                 "messages": [
@@ -160,12 +128,10 @@ CASES = [
     ),
     Case(
         "texts with an object of metadata",
-        None,
         [{"text": f"Say {n} and more", "meta": {"set": n % 3}} for n in range(20)],
     ),
     Case(
         "texts with an empty column",
-        None,
         [{"text": f"Say {n} and more", "meta": None} for n in range(20)],
     ),
 ]

@@ -9,16 +9,7 @@ from builders import echo_rows
 from faults.case import Bert, Case, for_vit
 from faults.files import ARRAY
 from faults.labels import texts
-from faults.models import (
-    NET,
-    RETURNS,
-    SECOND_OUTPUT,
-    TEXT,
-    TWO_CLASSES,
-    language_model,
-    net,
-    own,
-)
+from faults.models import NET, RETURNS, SECOND_OUTPUT, TEXT, TWO_CLASSES, language_model, net, own
 from faults.sequences import CLASSES, MLP, convolution, pictures, steps, values
 
 ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
@@ -37,27 +28,23 @@ LOSS_BESIDE = (
 )
 CASES = [
     own(
-        "labels for a loss beside the logits",
-        None,
+        "not SF751: labels for a loss beside the logits",
         net("attention_mask):", "attention_mask, labels=None):").replace(RETURNS, LOSS_BESIDE),
     ),
     own(
         "labels for a loss alone",
-        None,
         net("attention_mask):", "attention_mask, labels=None):").replace(
             RETURNS, LOSS_BESIDE.replace("labels), logits", "labels)")
         ),
         also=("a loss of its own",),
     ),
-    own("two outputs, one of them named", None, SECOND_OUTPUT, options="--set outputs=1"),
+    own("not SF752: two outputs, one of them named", SECOND_OUTPUT, options="--set outputs=1"),
     own(
-        "two outputs of different shapes",
-        None,
+        "not SF753: two outputs of different shapes",
         net(RETURNS, RETURNS.replace("return", "return hidden,")),
     ),
     own(
         "batch statistics and a row that is left over",
-        None,
         net(RETURNS, "return self.head(self.norm((hidden * mask).sum(1)))").replace(
             "self.dropout =", "self.norm = nn.BatchNorm1d(32)\n        self.dropout ="
         ),
@@ -65,14 +52,12 @@ CASES = [
     ),
     Case(
         "one output for two classes",
-        None,
         TWO_CLASSES,
         module=net("return Net(num_classes)", "return Net(1)"),
         also=("one output for two classes",),
     ),
     Case(
         "one output that begins between 0 and 1",
-        None,
         TWO_CLASSES,
         module=net(RETURNS, RETURNS + " * 0.01 + 0.5").replace(
             "return Net(num_classes)", "return Net(1)"
@@ -81,40 +66,34 @@ CASES = [
     ),
     Case(
         "batch size to be chosen",
-        None,
         echo_rows(20),
         options="--batch-size auto",
         also=("micro-batch that fits",),
     ),
     Case(
         "features of different lengths",
-        None,
         steps(),
         module=NET,
         also=("SF209", "have sequence lengths of"),
     ),
     Case(
         "features in half precision",
-        None,
         {"a.npz": {"features": ARRAY.astype(np.float16), "label": CLASSES}},
         module=NET,
     ),
     Case(
         "features in columns first order",
-        None,
         {"a.npz": {"features": np.asfortranarray(ARRAY), "label": CLASSES}},
         module=NET,
     ),
     Case(
         "vectors for a module that reads them",
-        None,
         {"a.npz": {"x": values(30, 8), "y": CLASSES}},
         module=MLP,
         also=("read as vectors",),
     ),
     Case(
         "vectors with classes as lists of 0 and 1",
-        None,
         {"x.npy": values(30, 8), "y.npy": np.eye(3)[CLASSES]},
         module=MLP,
         data="x.npy",
@@ -122,7 +101,6 @@ CASES = [
     ),
     Case(
         "color images for a gray module",
-        None,
         pictures(),
         module=convolution(1),
         data="d",
@@ -130,32 +108,24 @@ CASES = [
     ),
     Case(
         "gray arrays under a name that is no image's",
-        None,
         {"a.npz": {"x": np.abs(values(30, 8, 8)) / 9, "y": CLASSES}},
         module=convolution(1),
         also=("are read as [",),
     ),
     Case(
         "features of one step",
-        None,
         {"a.npz": {"features": values(30, 1, 4), "label": CLASSES}},
         module=NET,
     ),
     Case(
         "labels in a file beside",
-        None,
         {"features.npy": ARRAY, "labels.npy": CLASSES},
         module=NET,
         also=("label",),
     ),
-    own(
-        "forward with any arguments",
-        None,
-        net("forward(self, inputs_embeds, attention_mask)", ARGS),
-    ),
+    own("forward with any arguments", net("forward(self, inputs_embeds, attention_mask)", ARGS)),
     own(
         "forward with a name of its own",
-        None,
         net("forward(self, inputs_embeds, attention_mask)", "forward(self, x)")
         .replace("inputs_embeds", "x")
         .replace(
@@ -163,60 +133,52 @@ CASES = [
         ),
         also=("forward's argument",),
     ),
-    own("class as the function that makes it", None, NET + "\nmake = Net\n"),
+    own("class as the function that makes it", NET + "\nmake = Net\n"),
     own(
         "list of layers that are registered",
-        None,
         net("self.dropout =", "self.named = [self.body]\n        self.dropout ="),
     ),
-    own("layer whose width is open", None, net("nn.Linear(4, 32)", "nn.LazyLinear(32)")),
+    own("layer whose width is open", net("nn.Linear(4, 32)", "nn.LazyLinear(32)")),
     own(
-        "layer that is never used",
-        None,
+        "not SF734: layer that is never used",
         net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
     ),
-    own("model that returns a tuple", None, net(RETURNS, RETURNS + ", hidden")),
+    own("model that returns a tuple", net(RETURNS, RETURNS + ", hidden")),
     own(
         "model that returns a dict",
-        None,
         net(RETURNS, RETURNS.replace("return ", "return {'logits': ") + "}"),
     ),
     Case(
         "column of different lengths for forward",
-        None,
         RAGGED,
         module=net("attention_mask):", "attention_mask, weights):"),
         also=("stay the same whatever", "never change"),
     ),
     Case(
         "language model of one's own",
-        None,
         TEXT,
         module=language_model("return logits"),
         options="--set compile=on",
     ),
-    for_vit("images in grey", None, GREY, data="d"),
-    for_vit("images of different sizes", None, SIZES, data="d"),
-    for_vit("images beside a hidden file", None, {**pictures(), "d/.DS_Store": b"\0\1"}, data="d"),
+    for_vit("images in grey", GREY, data="d"),
+    for_vit("images of different sizes", SIZES, data="d"),
+    for_vit("images beside a hidden file", {**pictures(), "d/.DS_Store": b"\0\1"}, data="d"),
     Case(
         "weights without a head",
-        None,
         {"a.jsonl": texts(), "bert": Bert(400)},
         "./bert",
         also=("weights start untrained",),
     ),
     Case(
         "tokenizer larger than the model",
-        None,
         {"a.jsonl": texts(), "bert": Bert(100)},
         "./bert",
         also=("SF307",),
     ),
-    Case("rows that cannot be batched padding-free", None, echo_rows(20), "tiny:bloom"),
-    Case("LoRA of a high rank", None, echo_rows(20), options="--lora-r 64"),
+    Case("rows that cannot be batched padding-free", echo_rows(20), "tiny:bloom"),
+    Case("LoRA of a high rank", echo_rows(20), options="--lora-r 64"),
     Case(
         "sample of the rows",
-        None,
         echo_rows(40),
         options="--set scan=20",
         also=("are checked, drawn by the seed",),

@@ -52,31 +52,27 @@ def csv(rows: list[dict[str, Any]]) -> str:
     return "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
 
 
-def priced(name: str, code: str | None, rows: Any, **more: Any) -> Case:
+def priced(title: str, rows: Any, **more: Any) -> Case:
     """A table whose target is the price."""
-    return for_mlp(name, code, rows, TO_PRICE, **more)
+    return for_mlp(title, rows, TO_PRICE, **more)
 
 
 LABELS = [
-    for_bert("label never given", "SF205", labelled(lambda n: None), "--task text-classification"),
+    for_bert("SF205 label never given", labelled(lambda n: None), "--task text-classification"),
     for_bert(
-        "no label column",
-        "SF202",
+        "SF202 no label column",
         [{"text": r["text"]} for r in sentiment_rows(30)],
         "--task text-classification",
-        process=True,
     ),
-    for_bert("one class only", "SF205", labelled(lambda n: "good"), column="label"),
+    for_bert("SF205 one class only", labelled(lambda n: "good"), column="label"),
     for_bert(
-        "a class for every row",
-        "SF205",
+        "SF205 a class for every row",
         labelled(lambda n: f"class {n}"),
         "--task text-classification",
         column="label",
     ),
     for_bert(
-        "amounts as classes",
-        "SF205",
+        "SF205 amounts as classes",
         labelled(lambda n: n + 0.5),
         f"--task text-classification {ALL}",
         row=0,
@@ -84,36 +80,32 @@ LABELS = [
     ),
     for_bert(
         "missing value among class numbers",
-        "dropped: ",
         labelled(lambda n: None if n == 4 else n % 2),
         ALL,
         row=4,
+        note="dropped: ",
     ),
     for_bert(
-        "objects as labels",
-        "SF205",
+        "SF205 objects as labels",
         labelled(lambda n: {"is": n % 2}),
         "--task text-classification",
         column="label",
     ),
-    for_bert("label of another type in one row", "SF103", texts(9, label=1), row=9, column="label"),
+    for_bert("SF103 label of another type in one row", texts(9, label=1), row=9, column="label"),
     evaluated(
-        "label in evaluation only",
-        "SF206",
+        "SF206 label in evaluation only",
         texts(),
         [*sentiment_rows(5, seed=1), {"text": "sun new", "label": "odd"}],
         row=5,
     ),
     evaluated(
-        "evaluation rows that are training rows",
-        "SF210",
+        "SF210 evaluation rows that are training rows",
         texts(),
         [{"text": "fresh one", "label": "bad"}, texts()[3], texts()[4]],
         row=1,
     ),
     evaluated(
-        "evaluation rows alike but for case",
-        "SF210",
+        "SF210 evaluation rows alike but for case",
         texts(3, text="Red cat sun good"),
         [
             {"text": "red  cat sun GOOD!", "label": texts()[3]["label"]},
@@ -121,57 +113,49 @@ LABELS = [
         ],
         row=0,
     ),
-    evaluated(
-        "evaluation data without the label", "SF202", texts(), [{"text": "a"}], column="label"
+    evaluated("SF202 evaluation data without the label", texts(), [{"text": "a"}], column="label"),
+    for_bert(
+        "SF202 column that is not there", texts(), "--set columns.label=stars", column="stars"
     ),
     for_bert(
-        "column that is not there", "SF202", texts(), "--set columns.label=stars", column="stars"
-    ),
-    for_bert(
-        "text column of numbers",
-        "SF213",
+        "SF213 text column of numbers",
         [{"text": n, "label": n % 2} for n in range(30)],
         f"--task text-classification --set columns.text=text {ALL}",
         row=0,
         column="text",
     ),
     for_bert(
-        "text missing in some rows",
-        "SF215",
+        "SF215 text missing in some rows",
         [{**r, "text": None if n % 6 == 1 else r["text"]} for n, r in enumerate(texts())],
         ALL,
         row=1,
     ),
     for_bert(
-        "text missing in most rows",
-        "SF204",
+        "SF204 text missing in most rows",
         [{**r, "text": "" if n % 3 else r["text"]} for n, r in enumerate(texts())],
         ALL,
         row=1,
     ),
     for_bert(
-        "most texts too long",
-        "SF216",
+        "SF215 most texts too long",
         [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()],
         "--max-seq-length 16",
     ),
-    for_bert("too few rows to evaluate", "SF402", texts(), ALL),
-    for_bert("more tags than words", "SF201", tagged(7, ["a", "b"], ["O", "X", "O"]), ALL, row=7),
+    for_bert("SF402 too few rows to evaluate", texts(), ALL),
+    for_bert("SF201 more tags than words", tagged(7, ["a", "b"], ["O", "X", "O"]), ALL, row=7),
     for_bert(
-        "one tag only",
-        "SF205",
+        "SF205 one tag only",
         [{"tokens": ["a", f"w{n}"], "tags": ["O", "O"]} for n in range(20)],
         ALL,
     ),
     for_bert(
-        "no token to hide behind",
-        "SF320",
-        {"a.jsonl": [{"text": r["text"]} for r in texts()], "tok": Chat("chatml")},
-        "--task masked-lm --tokenizer tok",
+        "SF320 no token to hide behind",
+        [{"text": r["text"]} for r in texts()],
+        "--task masked-lm",
+        tokenizer=Chat("chatml"),
     ),
     Case(
-        "task the model has no head for",
-        "SF301",
+        "SF301 task the model has no head for",
         [{"text": r["text"]} for r in texts()],
         "tiny:llama",
         "--task masked-lm",
@@ -179,42 +163,36 @@ LABELS = [
 ]
 NUMBERS = [
     priced(
-        "target that is text",
-        "SF230",
+        "SF230 target that is text",
         [{"size": n, "age": n * 7 % 11, "price": f"about {n}"} for n in range(40)],
         column="price",
     ),
     priced(
-        "target that never changes",
-        "SF230",
-        [{**r, "price": 2.0} for r in numbers(0)],
-        column="price",
+        "SF230 target that never changes", [{**r, "price": 2.0} for r in numbers(0)], column="price"
     ),
     for_mlp(
-        "one of two targets that never changes",
-        "SF230",
+        "SF230 one of two targets that never changes",
         [{**r, "size": 2.0} for r in numbers(0)],
         "--task regression --set columns.label=[price,size]",
     ),
-    priced("target that is not a number in one row", "dropped: ", numbers(6, price=NAN), row=6),
     priced(
-        "target with a decimal comma in one row of a table",
-        "SF230",
+        "target that is not a number in one row", numbers(6, price=NAN), row=6, note="dropped: "
+    ),
+    priced(
+        "SF230 target with a decimal comma in one row of a table",
         {"a.csv": csv(numbers(10, price="12,5"))},
         row=10,
         column="price",
         also=("SF118",),
     ),
     priced(
-        "target written as text in the first row",
-        "SF103",
+        "SF103 target written as text in the first row",
         numbers(0, price="12,5"),
         row=0,
         column="price",
     ),
     priced(
-        "unit in a cell of a column of inputs",
-        "SF118",
+        "SF118 unit in a cell of a column of inputs",
         {"a.csv": csv(numbers(6, size="7 kg"))},
         row=6,
         line=8,
@@ -222,27 +200,25 @@ NUMBERS = [
     ),
     priced(
         "missing value written as a word in a column of inputs",
-        "is read as missing",
         {"a.csv": csv(numbers(6, size="n/a"))},
         column="size",
+        note="is read as missing",
     ),
     for_mlp(
-        "header between the rows",
-        "SF119",
+        "SF119 header between the rows",
         {"a.csv": csv(numbers(0)) + csv(numbers(0))},
         "--task tabular-classification --set columns.label=age",
         row=40,
         line=42,
     ),
-    priced("target without end", "SF207", numbers(6, price=float("inf")), row=6, column="price"),
+    priced("SF207 target without end", numbers(6, price=float("inf")), row=6, column="price"),
     priced(
-        "target given away",
-        "SF232",
+        "SF232 target given away",
         [{**r, "total": r["price"] * 2} for r in numbers(0)],
         column="total",
     ),
-    priced("nothing but the target", "SF233", [{"price": r["price"]} for r in numbers(0)]),
+    priced("SF233 nothing but the target", [{"price": r["price"]} for r in numbers(0)]),
     priced(
-        "value without end in a table", "SF207", numbers(6, size=float("inf")), row=6, column="size"
+        "SF207 value without end in a table", numbers(6, size=float("inf")), row=6, column="size"
     ),
 ]

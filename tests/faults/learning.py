@@ -34,40 +34,33 @@ TO_PRICE = "--task regression --set columns.label=price"
 HIDDEN = "hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))"
 
 MODELS = [
-    own("outputs times zero", "SF733", net(RETURNS, RETURNS + " * 0")),
-    Case("token outputs times zero", "SF733", TEXT, module=language_model("return logits * 0")),
+    own("SF733 outputs times zero", net(RETURNS, RETURNS + " * 0")),
+    Case("SF733 token outputs times zero", TEXT, module=language_model("return logits * 0")),
     own(
-        "outputs that only know the length",
-        "SF730",
+        "SF730 outputs that only know the length",
         net(HIDDEN, HIDDEN.replace("inputs_embeds", "inputs_embeds * 0")),
     ),
     Case(
-        "outputs that are a bias",
-        "SF730",
+        "SF730 outputs that are a bias",
         TEXT,
         module=language_model("return logits * 0 + self.head.bias"),
     ),
     own(
-        "body cut off from the loss",
-        "SF734",
+        "SF734 body cut off from the loss",
         net(RETURNS, "hidden = hidden.detach()\n        " + RETURNS),
     ),
     Case(
-        "embedding cut off from the loss",
-        "SF734",
+        "SF734 embedding cut off from the loss",
         TEXT,
         module=language_model("return self.head(self.body(self.embed(input_ids).data)[0])"),
     ),
 ]
 RATES = [
-    Case("rate of 5 for a language model", "SF740", echo_rows(60), options="--lr 5"),
-    for_mlp(
-        "rate of 20 for a table", "SF740", table(age=lambda n: n * 7 % 31), f"{TO_PRICE} --lr 20"
-    ),
-    for_bert("rate of 1 for a classifier", "SF741", classes(lambda n, label: label), "--lr 1"),
+    Case("SF740 rate of 5 for a language model", echo_rows(60), options="--lr 5"),
+    for_mlp("SF740 rate of 20 for a table", table(age=lambda n: n * 7 % 31), f"{TO_PRICE} --lr 20"),
+    for_bert("SF741 rate of 1 for a classifier", classes(lambda n, label: label), "--lr 1"),
     for_vit(
-        "rate of 0.3 for images",
-        "SF741",
+        "SF741 rate of 0.3 for images",
         {
             "a.npz": {
                 "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),
@@ -79,41 +72,36 @@ RATES = [
 ]
 LABELS = [
     for_bert(
-        "class names in two cases",
-        "SF234",
+        "SF234 class names in two cases",
         classes(lambda n, label: label.upper() if n % 10 == 3 else label),
         column="label",
     ),
     for_bert(
-        "class names with other spaces",
-        "SF234",
+        "SF234 class names with other spaces",
         classes(lambda n, label: ("not  " if n == 7 else "not ") + label),
     ),
     for_bert(
-        "missing label as minus one",
-        "SF235",
+        "SF235 missing label as minus one",
         classes(lambda n, label: -1 if n % 9 == 4 else n % 3),
         row=4,
         column="label",
     ),
     for_bert(
         "missing label as a question mark",
-        "is read as missing",
         classes(lambda n, label: "?" if n % 9 == 4 else label),
         column="label",
         also=("SF215",),
+        note="is read as missing",
     ),
     for_bert(
-        "misspelt class in one row",
-        "SF237",
+        "SF237 misspelt class in one row",
         classes(lambda n, label: "goood" if n == 5 else label),
         "--set eval_share=0",
         row=5,
         column="label",
     ),
     for_vit(
-        "class number that one image has",
-        "SF237",
+        "SF237 class number that one image has",
         {
             "a.npz": {
                 "image": np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8),

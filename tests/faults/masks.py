@@ -37,8 +37,8 @@ def discs(**changed: Any) -> dict[str, Any]:
     return files
 
 
-def case(name: str, code: str | None, files: dict[str, Any], **options: Any) -> Case:
-    return Case(name, code, files, data="d", module=CONV, **options)
+def case(title: str, files: dict[str, Any], **options: Any) -> Case:
+    return Case(title, files, data="d", module=CONV, **options)
 
 
 NOTHING = {f"m{n}": ROWS[n]["mask"] * 0 for n in range(8)}
@@ -67,24 +67,26 @@ def _renamed(folder: str, new: str, pattern: str) -> dict[str, Any]:
 
 
 CASES = [
-    case("image without its mask", "SF177", discs(m7=None)),
-    case("mask without its image", "SF178", discs() | {"d/masks/99.png": ROWS[0]["mask"]}),
-    case("masks of other names", "SF177", _renamed("masks", "annotations", "{}_b")),
+    case("SF177 image without its mask", discs(m7=None)),
+    case("SF178 mask without its image", discs() | {"d/masks/99.png": ROWS[0]["mask"]}),
+    case("SF177 masks of other names", _renamed("masks", "annotations", "{}_b")),
     case(
-        "masks of images that were removed",
-        "SF178",
+        "SF178 masks of images that were removed",
         {name: file for name, file in discs().items() if not name.startswith("d/images/1")},
     ),
-    case("mask of another size", "SF257", discs(m4=ROWS[4]["mask"][:20]), column="mask"),
-    case("mask in colour", "SF258", discs(m4=ROWS[4]["image"]), column="mask"),
-    case("masks of shades", "SF258", discs(**SHADES)),
-    case("masks of one class", "SF205", discs(**{f"m{n}": ROWS[n]["mask"] * 0 for n in range(20)})),
-    Case("one class per image for masks", "SF305", discs(), data="d", module=POOLED),
+    case("SF257 mask of another size", discs(m4=ROWS[4]["mask"][:20]), column="mask"),
+    case("SF258 mask in colour", discs(m4=ROWS[4]["image"]), column="mask"),
+    case("SF258 masks of shades", discs(**SHADES)),
+    case("SF205 masks of one class", discs(**{f"m{n}": ROWS[n]["mask"] * 0 for n in range(20)})),
+    Case("SF305 one class per image for masks", discs(), data="d", module=POOLED),
 ]
 
 HEALTHY = [
-    case("masks named after their images", None, _renamed("masks", "annotations", "{}_mask")),
-    case("masks of 0 and 255", None, discs(**BINARY), also=("SF260",)),
-    case("masks of nothing among others", None, discs(**NOTHING), also=("training masks have",)),
-    case("masks with ignored pixels", None, discs(**IGNORED)),
+    case(
+        "not SF177 SF178: masks named after their images",
+        _renamed("masks", "annotations", "{}_mask"),
+    ),
+    case("masks of 0 and 255", discs(**BINARY), also=("so 255 is a class",)),
+    case("masks of nothing among others", discs(**NOTHING), also=("training masks have",)),
+    case("masks with ignored pixels", discs(**IGNORED)),
 ]

@@ -78,25 +78,20 @@ TREE = [
 """Messages as OpenAssistant's files have them."""
 
 CASES = [
-    Case("messages of a tree as rows", "SF146", TREE, column="role"),
+    Case("SF146 messages of a tree as rows", TREE, column="role"),
     Case(
-        "messages of conversations as rows",
-        "SF146",
+        "SF146 messages of conversations as rows",
         messages(conversation_id=lambda n: n // 4, turn=lambda n: n % 4),
         column="role",
     ),
+    for_bert("SF143 number beside the text", texts(price=lambda n: 3.5 * n % 41), column="price"),
     for_bert(
-        "number beside the text", "SF143", texts(price=lambda n: 3.5 * n % 41), column="price"
-    ),
-    for_bert(
-        "two columns of labels under other names",
-        "SF143",
+        "SF143 two columns of labels under other names",
         texts(coarse_label=lambda n: n % 3, fine_label=lambda n: n % 6),
         column="coarse_label",
     ),
     for_bert(
-        "tags of words beside the text",
-        "SF143",
+        "SF143 tags of words beside the text",
         [
             {"text": " ".join(NOUNS[: 4 + n % 5]), "tags": ["O", "B-X", *"OO", *"O" * (n % 5)]}
             for n in range(30)
@@ -104,14 +99,12 @@ CASES = [
         column="tags",
     ),
     for_bert(
-        "endings of which the label names one",
-        "SF145",
+        "SF145 endings of which the label names one",
         texts(endings=lambda n: [sentence(4 * n + k) for k in range(4)], label=lambda n: n * 7 % 4),
         column="endings",
     ),
     for_bert(
-        "choices in columns of their own",
-        "SF145",
+        "SF145 choices in columns of their own",
         texts(
             option1=lambda n: NOUNS[n % 9], option2=lambda n: NOUNS[n % 7], answer=lambda n: n % 2
         ),
@@ -119,8 +112,7 @@ CASES = [
         column="option1",
     ),
     Case(
-        "two conversations, and which is better",
-        "SF130",
+        "SF130 two conversations, and which is better",
         rows(
             lambda n, q, a: {
                 "conversation_a": user(q) + bot(a),
@@ -130,52 +122,44 @@ CASES = [
         ),
     ),
     Case(
-        "passages as objects beside the question",
-        "SF134",
+        "SF134 passages as objects beside the question",
         asked(passages=lambda n: {"text": [sentence(n)], "url": [f"u{n}"]}),
         column="passages",
     ),
     Case(
-        "answers that number the choices from 1",
-        "SF147",
+        "SF147 answers that number the choices from 1",
         told(choices=sentences, answer=lambda n: n % 4 + 1),
         row=3,
         column="answer",
     ),
     Case(
-        "letter of a choice that is not there",
-        "SF147",
+        "SF147 letter of a choice that is not there",
         told(options=sentences, answer=lambda n: "ABCDE"[4 if n == 8 else n % 4]),
         row=8,
         column="answer",
     ),
     for_bert(
-        "texts with every label",
-        "SF225",
+        "SF225 texts with every label",
         [{"text": sentence(n % 15), "label": n // 15} for n in range(45)],
     ),
     for_bert(
-        "most texts with two labels",
-        "SF223",
+        "SF223 most texts with two labels",
         [{"text": sentence(n % 30), "label": "ab"[n // 30]} for n in range(50)]
         + [{"text": sentence(100 + n), "label": "ab"[n % 2]} for n in range(10)],
     ),
     Case(
-        "two answers, and no word on which is better",
-        "SF130",
+        "SF130 two answers, and no word on which is better",
         told(response_j=sentence, response_k=lambda n: sentence(n + 50)),
         column="response_j",
     ),
     Case(
-        "code beside the text",
-        "SF134",
+        "SF134 code beside the text",
         texts(code=lambda n: f"def f(x): return x + {n}"),
         options=ALL,
         column="code",
     ),
     Case(
-        "field of conversations that is not written",
-        "SF164",
+        "SF164 field of conversations that is not written",
         rows(
             lambda n, q, a: {
                 "conversations": [
@@ -187,8 +171,7 @@ CASES = [
         column="conversations.image",
     ),
     Case(
-        "summaries for a model without a decoder of its own",
-        "SF202",
+        "SF202 summaries for a model without a decoder of its own",
         [{"document": sentence(n), "summary": sentence(n + 60)} for n in range(30)],
     ),
 ]
@@ -196,76 +179,62 @@ CASES = [
 HEALTHY = [
     Case(
         "questions about a story, which is read, too",
-        None,
         asked_of_a_story(answers=lambda n: [sentence(n), "yes"]),
         options="--set columns.system=story",
         also=("Objects or lists",),
     ),
     for_bert(
         "parse beside its text",
-        None,
         classed(text_parse=lambda n: f"(S (NP the house) {n} (VP was small))"),
     ),
     Case(
-        "choices of which the answer names one",
-        None,
+        "not SF147: choices of which the answer names one",
         told(choices=sentences, answer=lambda n: n * 7 % 4),
     ),
     Case(
         "choices with an explanation as the answer",
-        None,
         told(options=sentences, answer=lambda n: sentence(n + 500)),
     ),
     Case(
         "several right answers",
-        None,
         told(answers=lambda n: [sentence(n), "yes"]),
         also=("Objects or lists",),
     ),
     for_bert(
-        "who wrote a text as the class",
-        None,
+        "not SF146: who wrote a text as the class",
         texts(label=lambda n: ("human", "chatgpt")[n % 2], chat_id=lambda n: n),
     ),
     for_bert(
         "the side of a conversation as the class, named",
-        None,
         messages(conversation_id=lambda n: n // 4),
         "--task text-classification --set columns.label=role",
     ),
     Case(
         "texts of named speakers",
-        None,
         texts(speaker=lambda n: ("HAMLET", "OPHELIA")[n % 2], thread_id=lambda n: n),
         options="--task causal-lm",
     ),
     for_bert(
         "title and text are a pair",
-        None,
         classed(title=lambda n: f"The news of day {n}"),
         also=("read as a pair of texts",),
     ),
     for_bert(
         "question and passage with true and false",
-        None,
         told(passage=lambda n: sentence(n + 70), answer=lambda n: n % 3 > 0),
         also=("read as a pair of texts",),
     ),
     for_bert(
-        "classes as lists of 0 and 1",
-        None,
+        "not SF145: classes as lists of 0 and 1",
         texts(labels=lambda n: [n % 2, n % 3 // 2, int(n % 5 > 1)]),
     ),
     for_bert(
         "one class as a list of 0 and 1",
-        None,
         texts(label=lambda n: [float(n % 3 == k) for k in range(3)]),
     ),
-    for_bert(
-        "tags of texts", None, texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3])
-    ),
+    for_bert("tags of texts", texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3])),
     *(
-        Case(f"text with {name}", None, texts(**{name: make}))
+        Case(f"text with {name}", texts(**{name: make}))
         for name, make in {
             "token_count": lambda n: 40 + 7 * n % 31,
             "source": lambda n: "web",
@@ -274,10 +243,9 @@ HEALTHY = [
             "title": lambda n: sentence(n)[:20],
         }.items()
     ),
-    Case("rows of two forms", None, rows(in_two_forms, 40), also=("SF140",)),
+    Case("rows of two forms", rows(in_two_forms, 40), also=("SF140",)),
     Case(
         "answers under two names",
-        None,
         rows(
             lambda n, q, a: (
                 {"prompt": q, "completion": a} if n % 2 else {"instruction": q, "output": a}
@@ -288,18 +256,14 @@ HEALTHY = [
     ),
     Case(
         "empty lines between paragraphs",
-        None,
         {"a.txt": "".join(f"{sentence(n)}\n\n" for n in range(30))},
         also=("dropped: ",),
     ),
     Case(
-        "choices in the prompt as well",
-        None,
-        asked(choices=lambda n: [f"It is {2 * n}.", f"It is {n}."]),
+        "choices in the prompt as well", asked(choices=lambda n: [f"It is {2 * n}.", f"It is {n}."])
     ),
     for_mlp(
         "table with few different rows",
-        None,
         {
             "a.csv": "sex,deck,label\n"
             + "".join(

@@ -65,25 +65,22 @@ def series(seed: int) -> Any:
 
 
 FILES = [
-    for_bert("text names sound files", "SF176", listed(".wav"), CLASSES, column="text"),
-    for_bert("arrays in a column of texts", "SF202", listed(".npy"), CLASSES),
+    for_bert("SF176 text names sound files", listed(".wav"), CLASSES, column="text"),
+    for_bert("SF202 arrays in a column of texts", listed(".npy"), CLASSES),
     for_bert(
-        "text names arrays that are elsewhere",
-        "SF176",
+        "SF176 text names arrays that are elsewhere",
         listed(".npy")["a.jsonl"],
         CLASSES,
         column="text",
     ),
     for_bert(
-        "column names an array that is missing",
-        "SF197",
+        "SF197 column names an array that is missing",
         {name: held for name, held in listed(".npy").items() if "b7" not in name},
         row=7,
         column="text",
     ),
     Case(
-        "prompts name pages",
-        "SF176",
+        "SF176 prompts name pages",
         {
             "a.csv": "prompt,completion\n" + "".join(f"p{n}.html,yes\n" for n in range(12)),
             **{f"p{n}.html": f"question {n}" for n in range(12)},
@@ -92,8 +89,7 @@ FILES = [
         column="prompt",
     ),
     for_bert(
-        "matrices that may be rows or shards",
-        "SF173",
+        "SF173 matrices that may be rows or shards",
         {f"d/rec{n}.npy": np.random.default_rng(n).normal(size=(12, 3)) for n in range(9)},
         # sequences of one step, which is masked: nothing can be learned (SF730)
         "--task feature-pretraining --set features.width=3 --set accept=SF730",
@@ -103,20 +99,17 @@ FILES = [
 
 LEAKS = [
     evaluated(
-        "validation rows with one word changed",
-        "SF180",
+        "SF180 validation rows with one word changed",
         prose(60),
         [*prose(20, 1), *map(retold, prose(60)[:6])],
         row=20,
     ),
     for_bert(
-        "rows augmented before the split",
-        "SF180",
+        "SF180 rows augmented before the split",
         [make(row) for row in prose(40) for make in (dict, retold, prefixed)],
     ),
     Case(
-        "instructions augmented before the split",
-        "SF180",
+        "SF180 instructions augmented before the split",
         [
             {"prompt": made["text"], "completion": made["label"]}
             for row in prose(40)
@@ -124,15 +117,13 @@ LEAKS = [
         ],
     ),
     for_mlp(
-        "class codes beside class names",
-        "SF232",
+        "SF232 class codes beside class names",
         measured(kind_id=lambda n, kind: 7 + 3 * (kind == "yes")),
         "--task tabular-classification --set columns.label=kind",
         column="kind_id",
     ),
     for_mlp(
-        "a score that decides the class",
-        "SF232",
+        "SF232 a score that decides the class",
         measured(score=lambda n, kind: n * 11 % 31 / 62 + (kind == "yes") / 2),
         "--task tabular-classification --set columns.label=kind",
         column="score",
@@ -141,14 +132,12 @@ LEAKS = [
 
 HEALTHY = [
     for_bert(
-        "class folders of arrays",
-        None,
+        "not SF173: class folders of arrays",
         {f"d/{'ab'[n % 2]}/{n}.npy": series(n) + n % 2 for n in range(30)},
         data="d",
     ),
     for_bert(
         "one array per row",
-        None,
         {f"d/{n}.npy": series(n) for n in range(12)},
         options="--task feature-pretraining",
         data="d",
@@ -156,7 +145,6 @@ HEALTHY = [
     ),
     for_bert(
         "a text file per class",
-        None,
         {
             "rt.pos": "".join(f"{row['text']}\n" for row in prose(30)),
             "rt.neg": "".join(f"{row['text']}\n" for row in prose(20, 1)),
@@ -167,13 +155,11 @@ HEALTHY = [
     ),
     for_vit(
         "one image per array file",
-        None,
         {f"d/{'ab'[n % 2]}/{n}.npy": draw("disc", n, 16, 16) for n in range(20)},
         data="d",
     ),
     for_bert(
         "one vector per array file",
-        None,
         {f"d/{n}.npy": series(n)[0] for n in range(20)},
         "--task feature-pretraining --set features.width=1",
         data="d",
@@ -181,7 +167,6 @@ HEALTHY = [
     ),
     for_bert(
         "unlabelled texts beside the classes",
-        None,
         {
             **{f"d/{row['label']}/{n}.txt": row["text"] for n, row in enumerate(prose(30))},
             **{f"d/unsup/{n}.txt": row["text"] for n, row in enumerate(prose(9, 1))},
@@ -191,7 +176,6 @@ HEALTHY = [
     ),
     for_vit(
         "unlabelled images beside the classes",
-        None,
         {
             f"d/{folder}/{n}.png": draw(shape, n, 16, 16)
             for folder, shape in (("a", "disc"), ("b", "frame"), ("Unlabeled", "stripes"))
@@ -202,7 +186,6 @@ HEALTHY = [
     ),
     for_bert(
         "folder of a text file per class",
-        None,
         {
             f"d/{name}.txt": "".join(f"{row['text']}\n" for row in prose(20, seed))
             for seed, name in enumerate(("mail", "news", "talk"))
@@ -213,7 +196,6 @@ HEALTHY = [
     ),
     Case(
         "prompts name text files",
-        None,
         {
             "a.csv": "prompt,completion\n" + "".join(f"p{n}.txt,yes {n}\n" for n in range(12)),
             **{f"p{n}.txt": f"question {w}" for n, w in enumerate(NOUNS[:12])},
@@ -222,8 +204,7 @@ HEALTHY = [
         also=("in place of the names",),
     ),
     for_bert(
-        "texts that mention files",
-        None,
+        "not SF176: texts that mention files",
         {
             "a.jsonl": [
                 {"text": f"open notes.txt and read {w} {n}", "label": "ab"[n % 2]}
@@ -233,8 +214,7 @@ HEALTHY = [
         },
     ),
     Case(
-        "questions of one template",
-        None,
+        "not SF180: questions of one template",
         [
             {
                 "prompt": f"Tom has {n} apples and eats {n % 3} of them, how many are left?",
@@ -245,7 +225,6 @@ HEALTHY = [
     ),
     Case(
         "slots of one template",
-        None,
         [
             {
                 "prompt": f"Please translate the word {noun} from English into Spanish for me",
@@ -256,7 +235,6 @@ HEALTHY = [
     ),
     Case(
         "boilerplate before each text",
-        None,
         [
             {
                 "prompt": "You are a careful assistant. Answer the question below in one word "
@@ -268,12 +246,10 @@ HEALTHY = [
     ),
     for_bert(
         "short texts that recur",
-        None,
         [{"text": f"{a} {b} {c}", "label": a} for a in WORDS[:3] for b in WORDS for c in WORDS[:4]],
     ),
     for_mlp(
         "a strong column that does not decide",
-        None,
         measured(strong=lambda n, kind: n % 10 + 6 * (kind == "yes")),
         "--task tabular-classification --set columns.label=kind",
     ),

@@ -72,12 +72,12 @@ SECOND_OUTPUT = net(
 )
 
 
-def own(name: str, code: str | None, module: str, **more: Any) -> Case:
+def own(title: str, module: str, **more: Any) -> Case:
     """A module of one's own for feature sequences of three classes."""
-    return Case(name, code, DATA, module=module, **more)
+    return Case(title, DATA, module=module, **more)
 
 
-def weighted(name: str, code: str, weights: Any) -> Case:
+def weighted(title: str, weights: Any) -> Case:
     """A column that forward names, as a function of the row's number; row 7 of it is odd."""
     rows = [
         {"features": [[1.0, 2.0, 3.0, n + 0.5]] * 2, "weights": weights(n), "label": n % 3}
@@ -85,105 +85,88 @@ def weighted(name: str, code: str, weights: Any) -> Case:
     ]
     module = net("attention_mask):", "attention_mask, weights):")
     options = "--set eval_share=0"
-    return Case(name, code, rows, module=module, options=options, row=7, column="weights")
+    return Case(title, rows, module=module, options=options, row=7, column="weights")
 
 
 CASES = [
-    own("too few outputs", "SF303", net(MAKE, "return Net(2)"), row=2),
-    own("one output for three classes", "SF303", net(MAKE, "return Net(1)"), row=1),
-    own("more outputs than classes", "SF316", net(MAKE, "return Net(5)")),
-    own("function that makes no model", "SF301", net(MAKE, "return 'net'")),
-    own("function that raises", "SF305", net(MAKE, "return missing")),
-    own("frozen model", "SF314", net(MAKE, "return Net(num_classes).requires_grad_(False)")),
-    own("model that gives NaN", "SF315", net(RETURNS, RETURNS + " * float('nan')")),
-    own("model that returns nothing", "SF301", net(RETURNS, RETURNS.replace("return", "result ="))),
+    own("SF303 too few outputs", net(MAKE, "return Net(2)"), row=2),
+    own("SF303 one output for three classes", net(MAKE, "return Net(1)"), row=1),
+    own("SF316 more outputs than classes", net(MAKE, "return Net(5)")),
+    own("SF301 function that makes no model", net(MAKE, "return 'net'")),
+    own("SF305 function that raises", net(MAKE, "return missing")),
+    own("SF314 frozen model", net(MAKE, "return Net(num_classes).requires_grad_(False)")),
+    own("SF315 model that gives NaN", net(RETURNS, RETURNS + " * float('nan')")),
+    own("SF301 model that returns nothing", net(RETURNS, RETURNS.replace("return", "result ="))),
     own(
-        "layers in a plain list",
-        "SF219",
+        "SF219 layers in a plain list",
         net("self.body = nn.Linear(4, 32)", "self.layers = [nn.Linear(4, 32)]").replace(
             "self.body(", "self.layers[0]("
         ),
     ),
     own(
-        "weights that are no parameter",
-        "SF219",
+        "SF219 weights that are no parameter",
         net(
             "self.dropout =",
             "self.scale = torch.ones(32, requires_grad=True)\n        self.dropout =",
         ),
     ),
-    own("softmax before the loss", "SF220", net(RETURNS, RETURNS + ".softmax(-1)")),
+    own("SF220 softmax before the loss", net(RETURNS, RETURNS + ".softmax(-1)")),
     Case(
-        "sigmoid before the binary loss",
-        "SF220",
+        "SF220 sigmoid before the binary loss",
         TWO_CLASSES,
         module=net(RETURNS, RETURNS + ".sigmoid()").replace(MAKE, "return Net(1)"),
         also=("one output for two classes",),
     ),
     Case(
-        "sigmoid before the loss of several labels",
-        "SF220",
+        "SF220 sigmoid before the loss of several labels",
         {"a.npz": {**DATA["a.npz"], "label": np.eye(3)[np.arange(30) % 3] + np.eye(3)[0] > 0}},
         module=net(RETURNS, RETURNS + ".sigmoid()"),
     ),
-    own("function that ends the program", "SF305", net(MAKE, "raise SystemExit(3)")),
+    own("SF305 function that ends the program", net(MAKE, "raise SystemExit(3)")),
     own(
-        "forward without an end",
-        "SF305",
+        "SF305 forward without an end",
         net(RETURNS, "return self.forward(inputs_embeds, attention_mask)"),
     ),
+    own("SF305 model in half precision", net(MAKE, "return Net(num_classes).half()"), needs="fp16"),
+    own("SF305 model without weights", net(MAKE, "return Net(num_classes).to('meta')")),
     own(
-        "model in half precision",
-        "SF305",
-        net(MAKE, "return Net(num_classes).half()"),
-        needs="fp16",
-    ),
-    own("model without weights", "SF305", net(MAKE, "return Net(num_classes).to('meta')")),
-    own(
-        "forward without gradients",
-        "SF305",
+        "SF305 forward without gradients",
         NET.replace("    def forward", "    @torch.no_grad()\n    def forward"),
     ),
-    own("classes instead of scores", "SF305", net(RETURNS, RETURNS + ".argmax(-1)")),
-    own("model that returns no logits", "SF305", net(RETURNS, "return {'hidden': hidden}")),
-    own("model that forgets to pool", "SF305", net(RETURNS, "return self.head(hidden)")),
-    own("model that returns one number", "SF305", net(RETURNS, RETURNS + ".mean()")),
+    own("SF305 classes instead of scores", net(RETURNS, RETURNS + ".argmax(-1)")),
+    own("SF305 model that returns no logits", net(RETURNS, "return {'hidden': hidden}")),
+    own("SF305 model that forgets to pool", net(RETURNS, "return self.head(hidden)")),
+    own("SF305 model that returns one number", net(RETURNS, RETURNS + ".mean()")),
     own(
-        "forward that takes other columns",
-        "SF301",
+        "SF301 forward that takes other columns",
         net("forward(self, inputs_embeds, attention_mask)", "forward(self, left, right)"),
     ),
-    own("forward that needs labels", "SF317", net("attention_mask):", "attention_mask, labels):")),
+    own("SF317 forward that needs labels", net("attention_mask):", "attention_mask, labels):")),
     own(
-        "labels that reach the logits",
-        "SF751",
+        "SF751 labels that reach the logits",
         net("attention_mask):", "attention_mask, labels=None):").replace(
             RETURNS, LEAKS.format(RETURNS)
         ),
         column="labels",
     ),
-    own("two outputs, the head in the second", "SF752", SECOND_OUTPUT),
+    own("SF752 two outputs, the head in the second", SECOND_OUTPUT),
     own(
-        "two outputs that fit",
-        "SF753",
+        "SF753 two outputs that fit",
         net(RETURNS, RETURNS.replace("return", "made =") + "\n        return made, -made"),
     ),
     own(
-        "two named outputs that fit",
-        "SF753",
+        "SF753 two named outputs that fit",
         net(RETURNS, RETURNS.replace("return", "a =") + "\n        return {'a': a, 'b': -a}"),
     ),
     own(
-        "batch statistics and a batch of one",
-        "SF313",
+        "SF313 batch statistics and a batch of one",
         net(RETURNS, "return self.head(self.norm((hidden * mask).sum(1)))").replace(
             "self.dropout =", "self.norm = nn.BatchNorm1d(32)\n        self.dropout ="
         ),
         options="--batch-size 1",
     ),
     Case(
-        "mean over padding",
-        "SF701",
+        "SF701 mean over padding",
         [
             {"features": [[float(n), 1.0, 2.0, 3.0]] * (2 + n % 3), "label": n % 2}
             for n in range(30)
@@ -191,27 +174,22 @@ CASES = [
         module=net(RETURNS, "return self.head(hidden.mean(1))"),
     ),
     own(
-        "rows that see each other",
-        "SF702",
+        "SF701 rows that see each other",
         net(RETURNS, "return self.head(hidden.mean(1) + hidden.mean((0, 1)))"),
     ),
-    Case("labels not shifted", "SF703", TEXT, module=language_model(LOSS.format("", ""))),
+    Case("SF703 labels not shifted", TEXT, module=language_model(LOSS.format("", ""))),
     Case(
-        "labels shifted twice",
-        "SF704",
+        "SF703 labels shifted twice",
         TEXT,
         module=language_model(LOSS.format("[:, :-2]", "[:, 2:]")),
     ),
     Case(
-        "LoRA on layers that are not there",
-        "SF321",
+        "SF321 LoRA on layers that are not there",
         echo_rows(20),
         options="--lora-r 4 --set lora.targets=[q_prjo]",
-        process=True,
     ),
     own(
-        "LoRA where nothing can be adapted",
-        "SF321",
+        "SF321 LoRA where nothing can be adapted",
         net("nn.Linear(4, 32)", "nn.Bilinear(4, 4, 32)")
         .replace("self.body(inputs_embeds)", "self.body(inputs_embeds, inputs_embeds)")
         .replace("nn.Linear(32, num_classes)", "nn.Bilinear(32, 32, num_classes)")
@@ -221,13 +199,10 @@ CASES = [
         ),
         options="--lora-r 4",
     ),
-    weighted(
-        "custom column with a missing value", "SF207", lambda n: [1.0, None if n == 7 else 2.0]
-    ),
-    weighted("custom column nested unevenly", "SF208", lambda n: [[1.0], [2.0] * (1 + (n == 7))]),
+    weighted("SF207 custom column with a missing value", lambda n: [1.0, None if n == 7 else 2.0]),
+    weighted("SF208 custom column nested unevenly", lambda n: [[1.0], [2.0] * (1 + (n == 7))]),
     Case(
-        "column of text that forward names",
-        "SF301",
+        "SF301 column of text that forward names",
         [
             {"features": [[1.0, 2.0, 3.0, n + 0.5]] * 2, "note": "x", "label": n % 3}
             for n in range(30)
@@ -235,6 +210,6 @@ CASES = [
         module=net("attention_mask):", "attention_mask, note):"),
         options="--task feature-classification",
     ),
-    Case("too little memory", "SF400", echo_rows(20), options="--max-memory-gb 0.001"),
-    own("checkpointing of one's own module", "SF404", NET, options="--set checkpointing=on"),
+    Case("SF400 too little memory", echo_rows(20), options="--max-memory-gb 0.001"),
+    own("SF404 checkpointing of one's own module", NET, options="--set checkpointing=on"),
 ]

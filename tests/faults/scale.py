@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from builders import sentiment_rows
+from chats import said
 from faults.case import Case, for_bert, for_mlp, for_vit
 from faults.learning import TO_PRICE, table
 
@@ -52,17 +53,16 @@ def replaced(features: Any, place: Any, value: float) -> Any:
     return made
 
 
-def priced(name: str, code: str | None, rows: Any, **more: Any) -> Case:
+def priced(title: str, rows: Any, **more: Any) -> Case:
     """A table whose target is the price."""
-    return for_mlp(name, code, rows, TO_PRICE, **more)
+    return for_mlp(title, rows, TO_PRICE, **more)
 
 
 HALF = np.where(np.arange(60)[:, None, None] % 5 == 1, PIXELS / 255, PIXELS).astype(np.float32)
 IMAGES = [
-    for_vit("float images of two ranges", "SF240", images(HALF), column="image", row=1),
+    for_vit("SF240 float images of two ranges", images(HALF), column="image", row=1),
     for_vit(
-        "color images of which one ranges to 1",
-        "SF240",
+        "SF240 color images of which one ranges to 1",
         images(
             replaced(
                 np.repeat(PIXELS[..., None], 3, -1).astype(np.float32),
@@ -72,10 +72,9 @@ IMAGES = [
         ),
         row=7,
     ),
-    for_vit("8-bit images of zero and one", "SF241", images(PIXELS % 2)),
+    for_vit("SF241 8-bit images of zero and one", images(PIXELS % 2)),
     for_vit(
-        "image files of zero and one",
-        "SF241",
+        "SF241 image files of zero and one",
         {
             f"d/{'ab'[n % 2]}/{n}.png": np.repeat((PIXELS[n] % 2)[..., None], 3, -1)
             for n in range(24)
@@ -85,89 +84,68 @@ IMAGES = [
 ]
 NUMBERS = [
     priced(
-        "one value of 1e38 in a column",
-        "SF242",
+        "SF242 one value of 1e38 in a column",
         table(age=lambda n: 1e38 if n == 11 else n * 7 % 31),
         row=11,
         column="age",
     ),
+    Case("SF242 one value of 1e38 in a sequence", steps(replaced(NOISE, (9, 2, 1), 1e38)), row=9),
     Case(
-        "one value of 1e38 in a sequence", "SF242", steps(replaced(NOISE, (9, 2, 1), 1e38)), row=9
-    ),
-    Case(
-        "one feature of 1e30 among units",
-        "SF242",
+        "SF242 one feature of 1e30 among units",
         steps(NOISE * np.array([1, 1, 1e30])),
         column="features",
     ),
     priced(
-        "days as eight digits",
-        "SF245",
+        "SF245 days as eight digits",
         table(day=lambda n: 20230101 + n % 28 + 100 * (n % 12)),
         column="day",
     ),
     priced(
-        "times as seconds since 1970",
-        "SF245",
+        "SF245 times as seconds since 1970",
         table(created_at=lambda n: 1675123217 + n * n * 977),
         column="created_at",
     ),
     priced(
-        "missing target as -999",
-        "SF249",
+        "SF235 missing target as -999",
         targets(lambda n, price: -999 if n % 20 == 6 else price),
         row=6,
         column="price",
     ),
     priced(
-        "missing target as -1",
-        "SF249",
+        "SF235 missing target as -1",
         targets(lambda n, price: -1 if n % 5 == 2 else price + 17.25 + n / 100),
         row=2,
     ),
 ]
 ENCODINGS = [
     for_bert(
-        "UTF-8 read as Windows-1252",
-        "SF243",
+        "SF243 UTF-8 read as Windows-1252",
         texts(lambda word: word.encode().decode("cp1252", "ignore")),
         column="text",
     ),
     Case(
-        "Russian read as Windows-1251 in a dialogue",
-        "SF243",
+        "SF243 Russian read as Windows-1251 in a dialogue",
         [
-            {
-                "messages": [
-                    {"role": "user", "content": f"say {n}"},
-                    {
-                        "role": "assistant",
-                        "content": RUSSIAN[n % 4].encode().decode("cp1251", "ignore"),
-                    },
-                ]
-            }
+            {"messages": said(f"say {n}", RUSSIAN[n % 4].encode().decode("cp1251", "ignore"))}
             for n in range(40)
         ],
         column="messages",
     ),
     for_bert(
-        "replaced characters",
-        "SF244",
+        "SF243 replaced characters",
         texts(lambda word: word.encode("latin-1", "replace").decode("utf-8", "replace")),
     ),
     for_bert(
-        "replaced characters decoded twice",
-        "SF244",
+        "SF243 replaced characters decoded twice",
         texts(lambda word: f"word{'ï¿½' * 2}", RUSSIAN),
         row=0,
     ),
 ]
 CONSTANTS = [
-    Case("features that are all zero", "SF246", steps(NOISE * 0)),
-    for_vit("the same image in all rows", "SF246", images(np.repeat(PIXELS[:1], 60, 0))),
+    Case("SF246 features that are all zero", steps(NOISE * 0)),
+    for_vit("SF246 the same image in all rows", images(np.repeat(PIXELS[:1], 60, 0))),
     Case(
-        "feature that varies in validation only",
-        "SF248",
+        "SF248 feature that varies in validation only",
         {
             "a.npz": {"features": NOISE * np.float32([1, 1, 0]), "label": KINDS},
             "e.npz": {"features": NOISE[:30] + np.float32(0.1), "label": KINDS[:30]},
@@ -176,8 +154,7 @@ CONSTANTS = [
         column="features",
     ),
     for_mlp(
-        "column that varies in validation only",
-        "SF248",
+        "SF248 column that varies in validation only",
         {
             **table(site=lambda n: "north", age=lambda n: n * 7 % 31),
             "e.jsonl": [
@@ -194,19 +171,17 @@ SPARSE = np.where(RANDOM.random((60, 6, 8)) < 0.3, RANDOM.random((60, 6, 8)), 0)
 SPARSE[:, :, 5] = 0
 DARK = np.where(RANDOM.random((60, 8, 8)) < 0.1, PIXELS // 8, 0).astype(np.uint8)
 HEALTHY = [
-    for_vit("dark images", None, images(DARK)),
+    for_vit("not SF241: dark images", images(DARK)),
     for_vit(
-        "float images of which some are black",
-        None,
+        "not SF240: float images of which some are black",
         images(replaced((PIXELS / 255).astype(np.float32), slice(0, 6, 3), 0)),
         "--set eval_share=0.1",
     ),
-    for_vit("masks as booleans", None, images(PIXELS > 99)),
-    Case("sparse features", None, steps(SPARSE), also=("never change",)),
-    Case("masks as features", None, steps(NOISE > 0.3)),
+    for_vit("masks as booleans", images(PIXELS > 99)),
+    Case("not SF246 SF248: sparse features", steps(SPARSE), also=("never change",)),
+    Case("masks as features", steps(NOISE > 0.3)),
     priced(
-        "prices with a heavy tail",
-        None,
+        "not SF242: prices with a heavy tail",
         table(
             income=lambda n: round(float(np.exp(n * 7 % 31 / 3)) + n, 2),
             gain=lambda n: 99999 if n % 25 == 3 else 0,
@@ -214,8 +189,7 @@ HEALTHY = [
         ),
     ),
     priced(
-        "years, codes and one-hot columns",
-        None,
+        "not SF245: years, codes and one-hot columns",
         table(
             built=lambda n: 1990 + n * 17 % 31,
             code=lambda n: 1_000_000_007 + n * 7_919_333 % 900_000_001,
@@ -224,13 +198,12 @@ HEALTHY = [
             blue=lambda n: int(n % 5 == 1),
         ),
     ),
-    priced("targets below zero", None, targets(lambda n, price: n * 13 % 29 - 1 + n * 7 % 5)),
-    for_bert("accents in UTF-8", None, texts(str)),
-    for_bert("Russian in UTF-8", None, texts(str, RUSSIAN)),
-    for_bert("Chinese in UTF-8", None, texts(str, ("你好", "不错的电影", "很糟糕", "我不知道"))),
+    priced("not SF235: targets below zero", targets(lambda n, price: n * 13 % 29 - 1 + n * 7 % 5)),
+    for_bert("accents in UTF-8", texts(str)),
+    for_bert("Russian in UTF-8", texts(str, RUSSIAN)),
+    for_bert("Chinese in UTF-8", texts(str, ("你好", "不错的电影", "很糟糕", "我不知道"))),
     for_bert(
-        "capitals with accents before quotes",
-        None,
+        "not SF243: capitals with accents before quotes",
         texts(str, ("« CAFÉ »", "„MUSS À“", "“NIÑO”", "‚Ä‘ und ‚ß‘", "på…”", "3×½", "À «")),
     ),
 ]

@@ -70,29 +70,33 @@ NOISE = np.random.default_rng(1).uniform(0, 1, (8, 8)).astype(np.float32)
 IDS = np.random.default_rng(0).integers(0, 90_000, (30, 12))
 
 
-def odd_row(name: str, code: str, features: Any) -> Case:
+def odd_row(title: str, features: Any) -> Case:
     """Feature rows, row 21 of which is odd."""
     rows = steps(21, features=features)
-    return Case(name, code, rows, module=NET, row=21, column="features")
+    return Case(title, rows, module=NET, row=21, column="features")
 
 
 FEATURES = [
-    odd_row("row of another width", "SF208", [[1.0, 2.0, 3.0]]),
-    odd_row("step that is missing", "SF208", [[1.0, 2.0, 3.0, 4.0], None]),
-    odd_row("value missing in a step", "SF207", [[1.0, 2.0, None, 4.0]]),
+    odd_row("SF208 row of another width", [[1.0, 2.0, 3.0]]),
+    odd_row("SF208 step that is missing", [[1.0, 2.0, 3.0, 4.0], None]),
+    odd_row("SF207 value missing in a step", [[1.0, 2.0, None, 4.0]]),
     Case(
-        "features that are not a number",
-        "SF207",
+        "SF207 features that are not a number",
         {"a.npz": with_value(np.nan)},
         module=NET,
         row=21,
         column="features",
-        process=True,
     ),
-    Case("row without steps", "dropped: ", steps(21, features=[]), module=NET, options=ALL, row=21),
     Case(
-        "mask of another length",
-        "SF201",
+        "row without steps",
+        steps(21, features=[]),
+        module=NET,
+        options=ALL,
+        row=21,
+        note="dropped: ",
+    ),
+    Case(
+        "SF201 mask of another length",
         [{**r, "mask": [1] * (len(r["features"]) + (n == 5))} for n, r in enumerate(steps())],
         module=NET,
         row=5,
@@ -100,64 +104,53 @@ FEATURES = [
     ),
     Case(
         "mask of zeros",
-        "dropped: ",
         [{**r, "mask": [int(n != 5)] * len(r["features"])} for n, r in enumerate(steps())],
         module=NET,
         options=ALL,
         row=5,
+        note="dropped: ",
     ),
-    Case(
-        "flat features that can be read in one way", "SF420", {"a.npz": arrays(30, 20)}, module=NET
-    ),
+    Case("SF420 flat features that can be read in one way", {"a.npz": arrays(30, 20)}, module=NET),
     for_bert(
-        "flat features that can be read in many ways",
-        "SF421",
+        "SF421 flat features that can be read in many ways",
         {"a.npz": arrays(30, 24)},
         "--task feature-classification",
     ),
     Case(
-        "flat features cut unevenly",
-        "SF208",
+        "SF208 flat features cut unevenly",
         {"a.npz": arrays(30, 20)},
         module=NET,
         options="--set features.steps=7",
     ),
-    Case("axes exchanged", "SF422", {"a.npz": arrays(30, 4, 7)}, module=NET),
-    Case("stray axis", "SF423", {"a.npz": arrays(30, 1, 7, 4)}, module=NET),
-    Case("axis too many", "SF202", {"a.npz": arrays(30, 2, 3, 4)}, module=NET),
+    Case("SF420 axes exchanged", {"a.npz": arrays(30, 4, 7)}, module=NET),
+    Case("SF420 stray axis", {"a.npz": arrays(30, 1, 7, 4)}, module=NET),
+    Case("SF202 axis too many", {"a.npz": arrays(30, 2, 3, 4)}, module=NET),
+    Case("SF433 features of another width than the model", {"a.npz": arrays(30, 5, 6)}, module=NET),
     Case(
-        "features of another width than the model", "SF433", {"a.npz": arrays(30, 5, 6)}, module=NET
-    ),
-    Case(
-        "whole numbers as features",
-        "SF209",
+        "SF209 whole numbers as features",
         {"a.npz": {"features": (values(30, 5, 4) * 9).astype(np.int64), "label": CLASSES}},
         module=NET,
     ),
     for_bert(
-        "ids as features",
-        "SF436",
+        "SF436 ids as features",
         {"a.npz": {"features": IDS, "label": CLASSES}},
         "--task feature-classification",
     ),
     Case(
-        "shards of two widths",
-        "SF106",
+        "SF106 shards of two widths",
         {"d/a.npz": arrays(30, 5, 4), "d/b.npz": arrays(30, 5, 6)},
         module=NET,
         data="d",
     ),
     Case(
-        "shard with its axes exchanged",
-        "SF427",
+        "SF420 shard with its axes exchanged",
         {"d/a.npz": arrays(30, 7, 4), "d/b.npz": arrays(30, 4, 7)},
         module=NET,
         data="d",
     ),
-    Case("features without width", "SF401", {"a.npz": arrays(30, 5, 0)}, module=NET),
+    Case("SF401 features without width", {"a.npz": arrays(30, 5, 0)}, module=NET),
     Case(
-        "evaluation features of another width",
-        "SF208",
+        "SF208 evaluation features of another width",
         {"a.npz": arrays(30, 5, 4), "e.npz": arrays(30, 5, 6)},
         module=NET,
         options="--eval-data e.npz",
@@ -165,47 +158,41 @@ FEATURES = [
         row=0,
     ),
     Case(
-        "classes as lists with a class twice",
-        "SF205",
+        "SF205 classes as lists with a class twice",
         {"a.npz": {"features": values(30, 5, 4), "label": 2 * np.eye(3)[CLASSES]}},
         module=NET,
     ),
     Case(
-        "vectors of another size than the module",
-        "SF208",
+        "SF208 vectors of another size than the module",
         {"a.npz": arrays(30, 12)},
         module=MLP,
         row=0,
         column="features",
     ),
     Case(
-        "module with fewer outputs than targets",
-        "SF303",
+        "SF303 module with fewer outputs than targets",
         {"a.npz": {"features": values(30, 8), "label": values(30, 2)}},
         module=MLP.replace("16, num_classes", "16, 1"),
         options="--task regression",
     ),
     Case(
-        "one vector of another size",
-        "SF208",
+        "SF208 one vector of another size",
         [{"x": [0.5 + n] * (8 if n != 12 else 7), "y": n % 3} for n in range(30)],
         module=MLP,
         row=12,
         column="x",
     ),
-    for_bert("features without a label", "SF762", {"a.npy": values(30, 5, 8)}),
+    for_bert("SF762 features without a label", {"a.npy": values(30, 5, 8)}),
 ]
 PICTURES = [
-    for_vit("image of no bytes", "SF250", pictures(disc__x=b""), ALL, data="d", process=True),
+    for_vit("SF250 image of no bytes", pictures(disc__x=b""), ALL, data="d"),
     for_vit(
-        "image that is not there",
-        "SF250",
+        "SF250 image that is not there",
         [{"image": f"d/{n}.png", "label": n % 2} for n in range(9)],
         ALL,
     ),
     Case(
-        "module of two channels",
-        "SF256",
+        "SF256 module of two channels",
         {"a.npz": {"image": (values(30, 8, 8, 3) * 30 + 128).astype("uint8"), "label": CLASSES}},
         module=convolution(2),
         row=0,
@@ -213,35 +200,32 @@ PICTURES = [
     ),
     Case(
         "images of 12 bits as floats",
-        "have values from",
         {"a.npz": {"image": values(30, 8, 8) ** 2 * 900, "label": CLASSES}},
         module=convolution(1),
+        note="have values from",
     ),
     Case(
         "normalised images",
-        "have values from",
         {"a.npz": {"image": values(30, 3, 8, 8), "label": CLASSES}},
         module=convolution(3),
+        note="have values from",
     ),
     Case(
-        "one image with negative values",
-        "SF251",
+        "SF251 one image with negative values",
         {"a.npz": {"image": np.stack([NOISE - (n == 4) for n in range(30)]), "label": CLASSES}},
         module=convolution(1),
         options=ALL,
         row=4,
     ),
     for_vit(
-        "array of two channels",
-        "SF256",
+        "SF256 array of two channels",
         {"a.npz": {"image": values(30, 8, 8, 2), "label": CLASSES}},
         f"--task image-classification {ALL}",
     ),
     for_vit(
-        "pixels beyond 255",
-        "SF251",
+        "SF251 pixels beyond 255",
         {"a.npz": {"image": (abs(values(30, 8, 8, 3)) * 900), "label": CLASSES}},
         f"--task image-classification {ALL}",
     ),
-    for_bert("text model for images", "SF301", pictures(), data="d"),
+    for_bert("SF301 text model for images", pictures(), data="d"),
 ]

@@ -13,7 +13,7 @@ SFT = {"a.jsonl": echo_rows(20), "a.csv": "text,label\na,b\n", "words.csv": "big
 
 def usage(name: str, options: str, model: str = "tiny:llama", data: str | None = None) -> Case:
     """A mistake in the options, which is no finding."""
-    return Case(name, "exit 2", SFT, model, options, exits=2, data=data)
+    return Case(name, SFT, model, options, exits=2, data=data)
 
 
 CASES = [
@@ -23,7 +23,7 @@ CASES = [
     usage("rate as the option of another tool", "--learning-rate 2e-5"),
     usage("packing, which is not needed", "--set sample_packing=true"),
     usage("packing as an option", "--packing"),
-    usage("optimizer by name, as a config key", "--set optimizer=adafactor"),
+    usage("optimizer by a name nobody knows", "--set optimizer=adamg9"),
     usage("optimizer by the name of another tool", "--set optim=adamw_8bit"),
     usage("loss on the last answer, which is kept for later", "--set loss_on=last"),
     usage("temperature, which is kept for later", "--set generate.temperature=0.7"),

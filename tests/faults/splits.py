@@ -52,62 +52,54 @@ def said_by(count: int, speakers: int, seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def grouped(name: str, code: str, files: Any, options: str = "") -> Case:
+def grouped(title: str, files: Any, options: str = "") -> Case:
     """Texts that are split by patient."""
-    return for_bert(name, code, files, f"{options}--set split.by=patient", column="patient")
+    return for_bert(title, files, f"{options}--set split.by=patient", column="patient")
 
 
 CASES = [
     for_bert(
-        "only validation and test files",
-        "SF170",
+        "SF170 only validation and test files",
         {"d/val.jsonl": sentiment_rows(20), "d/test.jsonl": sentiment_rows(20, 1)},
         data="d",
     ),
     for_bert(
-        "test file among the training files",
-        "SF171",
+        "SF171 test file among the training files",
         {"train.jsonl": sentiment_rows(20), "test.jsonl": sentiment_rows(20, 1)},
         data="train.jsonl test.jsonl",
     ),
     evaluated(
-        "class without validation rows",
-        "SF185",
+        "SF185 class without validation rows",
         sentiment_rows(60),
         [row for row in prose(80, 3) if row["label"] == "bad"],
     ),
     evaluated(
-        "classes with other shares in validation",
-        "SF185",
+        "SF185 classes with other shares in validation",
         prose(80),
         [r for n, r in enumerate(prose(160, 3)) if r["label"] == "bad" or n < 12],
     ),
     grouped(
-        "groups in both sets",
-        "SF188",
+        "SF188 groups in both sets",
         {
             "a.jsonl": [{**row, "patient": n % 9} for n, row in enumerate(prose(40))],
             "e.jsonl": [{**row, "patient": 5 + n % 9} for n, row in enumerate(prose(30, 1))],
         },
         "--eval-data e.jsonl ",
     ),
-    grouped("one group only", "SF186", [{**row, "patient": 1} for row in prose(30)]),
-    grouped("groups by a column that is not there", "SF202", prose(30)),
+    grouped("SF186 one group only", [{**row, "patient": 1} for row in prose(30)]),
+    grouped("SF202 groups by a column that is not there", prose(30)),
     for_vit(
-        "class folders of validation and test images",
-        "SF170",
+        "SF170 class folders of validation and test images",
         {**drawn("d/val"), **drawn("d/test", 50)},
         data="d",
     ),
     for_vit(
-        "test images among the training images",
-        "SF171",
+        "SF171 test images among the training images",
         {**drawn("d/train"), **drawn("d/test", 50)},
         data="d/train d/test",
     ),
     for_vit(
-        "validation images that are training images in another format",
-        "SF210",
+        "SF210 validation images that are training images in another format",
         {
             **drawn("d"),
             **{
@@ -118,10 +110,9 @@ CASES = [
         "--eval-data e",
         data="d",
     ),
-    grouped("groups that no row has", "SF186", [{**row, "patient": None} for row in prose(30)]),
+    grouped("SF186 groups that no row has", [{**row, "patient": None} for row in prose(30)]),
     for_mlp(
-        "groups written as numbers and as text",
-        "SF188",
+        "SF188 groups written as numbers and as text",
         {
             "a.csv": csv(measured(site=lambda n, kind: n % 9)),
             "e.jsonl": [
@@ -137,14 +128,12 @@ CASES = [
 HEALTHY = [
     for_bert(
         "training, validation and test files in a folder",
-        None,
         {f"d/{part}.jsonl": prose(40, n) for n, part in enumerate(("train", "val", "test"))},
         data="d",
         also=("has official splits",),
     ),
     for_bert(
         "class folders of texts with official splits",
-        None,
         {
             f"d/{part}/{row['label']}/{n}.txt": row["text"]
             for part, seed in (("train", 0), ("test", 1))
@@ -153,25 +142,22 @@ HEALTHY = [
         data="d",
         also=("has official splits",),
     ),
-    evaluated("few validation rows of few classes", None, prose(60), prose(12, 5)),
+    evaluated("not SF185: few validation rows of few classes", prose(60), prose(12, 5)),
     for_bert(
-        "rows split by group",
-        None,
+        "not SF186: rows split by group",
         [{**row, "patient": n % 9} for n, row in enumerate(prose(60))],
         "--set split.by=patient",
         also=("(split.by)",),
     ),
-    for_vit("test images alone", None, drawn("d/test"), data="d"),
+    for_vit("not SF170: test images alone", drawn("d/test"), data="d"),
     for_vit(
         "images split by group",
-        None,
         {"a.npz": {**images(60, lambda n: n % 3), "site": np.arange(60) % 8}},
         "--set split.by=site",
         also=("(split.by)",),
     ),
     Case(
-        "groups of one set alone",
-        None,
+        "not SF188: groups of one set alone",
         {
             "a.jsonl": said_by(40, 6),
             "e.jsonl": [{**row, "speaker": "new"} for row in said_by(20, 4, 1)],
@@ -179,8 +165,7 @@ HEALTHY = [
         options="--eval-data e.jsonl --set split.by=speaker",
     ),
     for_bert(
-        "files about tests",
-        None,
+        "not SF171: files about tests",
         {"tests.jsonl": prose(40), "contest.jsonl": prose(40, 1)},
         data="tests.jsonl contest.jsonl",
     ),

@@ -27,23 +27,21 @@ def table(count: int = 80, **more: Callable[[int], Any]) -> list[dict[str, Any]]
     ]
 
 
-def case(name: str, code: str | None, rows: list[dict[str, Any]], **more: Any) -> Case:
+def case(title: str, rows: list[dict[str, Any]], **more: Any) -> Case:
     more = {"options": TO_PRICE, **more}
-    return for_mlp(name, code, rows, **more)
+    return for_mlp(title, rows, **more)
 
 
 CASES = [
     case(
-        "dates with a cell that is none",
-        "SF264",
+        "SF268 dates with a cell that is none",
         table(when=lambda n: "soon" if n == 17 else day(n).isoformat()),
         row=17,
         column="when",
         also=("Columns not used",),
     ),
     case(
-        "dates of two orders of day and month",
-        "SF264",
+        "SF268 dates of two orders of day and month",
         table(when=lambda n: ("1/31/2020", "31/1/2020")[n % 2] if n < 4 else f"{day(n):%m/%d/%Y}"),
         row=1,
         column="when",
@@ -51,24 +49,23 @@ CASES = [
     ),
     case(
         "text of which some values are rare",
-        "most frequent ones",
         table(120, city=lambda n: f"city {n % 8}"),
         options=f"{TO_PRICE} --set table.max_categories=4",
         column="city",
+        note="most frequent ones",
     ),
     case(
         "blanks in three columns",
-        "blanks in ",
         table(
             age=lambda n: None if n % 4 == 1 else n % 9,
             colour=lambda n: ("red", "blue", " ")[n % 3],
             when=lambda n: None if n % 5 == 2 else day(n).isoformat(),
         ),
         column="colour",
+        note="blanks in ",
     ),
     for_mlp(
-        "blanks in validation rows alone",
-        "SF267",
+        "SF267 blanks in validation rows alone",
         {
             "a.jsonl": table(age=lambda n: n % 9),
             "b.jsonl": table(20, age=lambda n: None if n == 6 else n % 9),
@@ -78,15 +75,13 @@ CASES = [
         column="age",
     ),
     case(
-        "dates in two formats",
-        "SF268",
+        "SF268 dates in two formats",
         table(when=lambda n: f"{day(n):%d.%m.%Y}" if n == 3 else day(n).isoformat()),
         row=3,
         column="when",
     ),
     case(
-        "dates without a day above 12",
-        "SF268",
+        "SF268 dates without a day above 12",
         table(when=lambda n: f"{n % 12 + 1}/{n % 7 + 1}/{2000 + n % 20}"),
         row=7,
         column="when",
@@ -96,7 +91,6 @@ CASES = [
 HEALTHY = [
     case(
         "dates and times in one format each",
-        None,
         table(
             us=lambda n: f"{day(n):%m/%d/%Y}",
             named=lambda n: f"{day(n):%d %b %Y}",
@@ -106,8 +100,7 @@ HEALTHY = [
     ),
     case(
         "codes that look like dates at times",
-        None,
         table(code=lambda n: "3/4/2020" if n % 3 else f"part {n % 5}"),
     ),
-    case("first of the month as month and day alike", None, table(when=lambda n: "1/1/2020")),
+    case("first of the month as month and day alike", table(when=lambda n: "1/1/2020")),
 ]

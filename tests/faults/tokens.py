@@ -51,7 +51,6 @@ def filled(length: int, pad: int, mask: bool = False) -> list[dict[str, Any]]:
     return rows
 
 
-TOK = "--tokenizer tok --set eval_share=0"
 PADS = [number % 3 for number in range(20)]
 FILLED = np.array([[0] * n + [5, 6, 7, *[9] * (5 - n)] for n in PADS])
 LEFT = {
@@ -62,59 +61,43 @@ LEFT = {
 """Rows that are filled up on the left, with labels everywhere."""
 
 
-def tokenized(name: str, code: str, rows: Any, **more: Any) -> Case:
+def tokenized(title: str, rows: Any, **more: Any) -> Case:
     """Tokenized rows, all of them trained on, up to 900 tokens."""
-    return Case(name, code, rows, options=LONG, **more)
+    return Case(title, rows, options=LONG, **more)
 
 
-def labelled(
-    name: str, code: str, rows: Any, options: str = ALL, row: int | None = 0, **more: Any
-) -> Case:
+def labelled(title: str, rows: Any, options: str = ALL, row: int | None = 0, **more: Any) -> Case:
     """Tokenized rows with labels, all of them trained on, the first of which is at fault."""
-    return Case(name, code, rows, options=options, row=row, **more)
+    return Case(title, rows, options=options, row=row, **more)
 
 
 LABELS = [
     labelled(
-        "labels shifted already",
-        "SF150",
+        "SF150 labels shifted already",
         answers(labels=lambda ids: [*ids[1:], -100]),
         column="labels",
     ),
     labelled(
-        "labels shifted already, prompts masked",
-        "SF150",
-        {"a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[2:], -100]), "tok": Chat("chatml")},
-        options=TOK,
+        "SF150 labels shifted already, prompts masked",
+        answers(EOS, labels=lambda ids: [-100, *ids[2:], -100]),
+        tokenizer=Chat("chatml"),
     ),
+    labelled("SF150 labels shifted the other way", answers(labels=lambda ids: [-100, *ids[:-1]])),
     labelled(
-        "labels shifted the other way", "SF150", answers(labels=lambda ids: [-100, *ids[:-1]])
-    ),
-    labelled(
-        "labels of another text",
-        "SF156",
+        "SF156 labels of another text",
         answers(labels=lambda ids: [-100, -100, 30, 31, 32]),
         column="labels",
     ),
+    labelled("SF156 labels of another text in one row", tokens(8, [5, 6, 7], [-100, 9, 8]), row=8),
+    labelled("SF151 labels on padding", filled(12, 0)),
+    labelled("SF151 labels on padding that is eos", filled(12, EOS), tokenizer=Chat("chatml")),
     labelled(
-        "labels of another text in one row", "SF156", tokens(8, [5, 6, 7], [-100, 9, 8]), row=8
-    ),
-    labelled("labels on padding", "SF151", filled(12, 0)),
-    labelled(
-        "labels on padding that is eos",
-        "SF151",
-        {"a.jsonl": filled(12, EOS), "tok": Chat("chatml")},
-        options=TOK,
-    ),
-    labelled(
-        "labels of tokens with a mask of 0",
-        "SF152",
+        "SF152 labels of tokens with a mask of 0",
         [{**row, "attention_mask": [1, 1, 1, 0, 1]} for row in answers()],
         column="labels",
     ),
     labelled(
-        "attention_mask used as the mask of the loss",
-        "SF152",
+        "SF152 attention_mask used as the mask of the loss",
         {
             "a.npz": {
                 "input_ids": np.array(TEXTS),
@@ -124,142 +107,108 @@ LABELS = [
         },
         column="labels",
     ),
-    labelled("labels on padding with a mask of 0", "SF153", filled(12, 0, mask=True), row=None),
-    labelled("labels on padding on the left", "SF153", {"a.npz": LEFT}, row=None),
+    labelled("SF153 labels on padding with a mask of 0", filled(12, 0, mask=True), row=None),
+    labelled("SF153 labels on padding on the left", {"a.npz": LEFT}, row=None),
+    labelled("SF155 answers without their end", answers(), tokenizer=Chat("chatml")),
     labelled(
-        "answers without their end",
-        "SF155",
-        {"a.jsonl": answers(), "tok": Chat("chatml")},
-        options=TOK,
-    ),
-    labelled(
-        "end of every answer masked",
-        "SF154",
-        {
-            "a.jsonl": answers(EOS, labels=lambda ids: [-100, *ids[1:-1], -100]),
-            "tok": Chat("chatml"),
-        },
-        options=TOK,
+        "SF154 end of every answer masked",
+        answers(EOS, labels=lambda ids: [-100, *ids[1:-1], -100]),
+        tokenizer=Chat("chatml"),
         row=None,
     ),
     labelled(
-        "ends masked as if they were padding",
-        "SF154",
-        {
-            "a.jsonl": [
-                {
-                    "input_ids": [*ids, *[7] * (n % 3), *[EOS] * (4 - n % 3)],
-                    "labels": [*ids, *[7] * (n % 3), *[-100] * (4 - n % 3)],
-                    "attention_mask": [1] * (6 + n % 3) + [0] * (3 - n % 3),
-                }
-                for n, ids in enumerate(TEXTS)
-            ],
-            "tok": Chat("chatml"),
-        },
-        options=TOK,
+        "SF154 ends masked as if they were padding",
+        [
+            {
+                "input_ids": [*ids, *[7] * (n % 3), *[EOS] * (4 - n % 3)],
+                "labels": [*ids, *[7] * (n % 3), *[-100] * (4 - n % 3)],
+                "attention_mask": [1] * (6 + n % 3) + [0] * (3 - n % 3),
+            }
+            for n, ids in enumerate(TEXTS)
+        ],
+        tokenizer=Chat("chatml"),
     ),
     labelled(
-        "texts of one length by padding without their end",
-        "SF155",
-        {
-            "a.jsonl": [
-                {**row, "labels": [-100 if token == EOS else token for token in row["labels"]]}
-                for row in filled(12, EOS, mask=True)
-            ],
-            "tok": Chat("chatml"),
-        },
-        options=TOK,
+        "SF155 texts of one length by padding without their end",
+        [
+            {**row, "labels": [-100 if token == EOS else token for token in row["labels"]]}
+            for row in filled(12, EOS, mask=True)
+        ],
+        tokenizer=Chat("chatml"),
     ),
     labelled(
-        "texts without their end",
-        "SF155",
-        {
-            "a.jsonl": [{"input_ids": [5, 6, *range(9, 10 + n)]} for n in range(20)],
-            "tok": Chat("chatml"),
-        },
-        options=f"--task causal-lm {TOK}",
+        "SF155 texts without their end",
+        [{"input_ids": [5, 6, *range(9, 10 + n)]} for n in range(20)],
+        options=f"--task causal-lm {ALL}",
+        tokenizer=Chat("chatml"),
         row=None,
     ),
 ]
 CASES = [
     tokenized(
-        "id beyond the vocabulary",
-        "SF302",
+        "SF302 id beyond the vocabulary",
         tokens(17, [5, 99_999], [5, 6]),
         row=17,
         column="input_ids",
-        process=True,
     ),
     tokenized(
-        "label that is negative and not -100",
-        "SF302",
+        "SF302 label that is negative and not -100",
         tokens(3, [5, 6], [5, -1]),
         row=3,
         column="labels",
     ),
+    tokenized("SF201 labels longer than ids", tokens(8, [5, 6], [5, 6, 7]), row=8, column="labels"),
     tokenized(
-        "labels longer than ids", "SF201", tokens(8, [5, 6], [5, 6, 7]), row=8, column="labels"
-    ),
-    tokenized(
-        "mask longer than ids",
-        "SF201",
+        "SF201 mask longer than ids",
         tokens(
             8, [5, 6], [5, 6], attention_mask=lambda n: [1] * (2 if n == 8 else 4 if n == 5 else 3)
         ),
         row=5,
         column="attention_mask",
     ),
-    tokenized("null among ids", "SF207", tokens(8, [5, None], [5, 6]), row=8, column="input_ids"),
-    tokenized("null instead of ids", "dropped: ", tokens(8, None, [5, 6]), row=8),
-    tokenized("fractions as ids", "SF213", tokens(8, [5.5, 6], [5, 6]), row=8, column="input_ids"),
+    tokenized("SF207 null among ids", tokens(8, [5, None], [5, 6]), row=8, column="input_ids"),
+    tokenized("null instead of ids", tokens(8, None, [5, 6]), row=8, note="dropped: "),
+    tokenized("SF213 fractions as ids", tokens(8, [5.5, 6], [5, 6]), row=8, column="input_ids"),
     tokenized(
-        "ids in a list too many",
-        "SF208",
+        "SF208 ids in a list too many",
         [{"input_ids": [[5, n]], "labels": [[5, n]]} for n in range(20)],
         row=0,
         column="input_ids",
     ),
     tokenized(
-        "ids nested in one row", "SF103", tokens(8, [[5, 6]], [5, 6]), row=8, column="input_ids"
+        "SF103 ids nested in one row", tokens(8, [[5, 6]], [5, 6]), row=8, column="input_ids"
     ),
     tokenized(
-        "one label for a row of tokens",
-        "SF208",
+        "SF208 one label for a row of tokens",
         [{"input_ids": [5, n], "labels": n % 2} for n in range(20)],
         row=0,
         column="labels",
     ),
-    tokenized("longer than the positions", "SF304", tokens(8, [5] * 600, [5] * 600), row=8),
+    tokenized("SF304 longer than the positions", tokens(8, [5] * 600, [5] * 600), row=8),
     Case(
-        "longer than asked",
-        "SF212",
+        "SF212 longer than asked",
         tokens(8, [5] * 60, [5] * 60),
         options=f"--max-seq-length 50 --set overlong=error {ALL}",
         row=8,
     ),
-    Case("every label masked", "SF401", MASKED, row=0, process=True),
+    Case("SF401 every label masked", MASKED, row=0),
     Case(
         "every label of a row masked",
-        "dropped: ",
         tokens(6, [5, 6], [-100, -100]),
         options=ALL,
         row=6,
+        note="dropped: ",
     ),
     Case(
-        "truncation deletes every label",
-        "SF401",
+        "SF401 truncation deletes every label",
         LATE,
         options=f"--task causal-lm --max-seq-length 8 --set overlong=truncate {ALL}",
     ),
     Case(
-        "truncation that would delete the answer",
-        "SF216",
-        LATE,
-        options=f"--max-seq-length 8 {ALL}",
+        "SF215 truncation that would delete the answer", LATE, options=f"--max-seq-length 8 {ALL}"
     ),
     Case(
-        "only the first token labelled",
-        "SF401",
+        "SF401 only the first token labelled",
         [{"input_ids": [5, n + 6], "labels": [5, -100]} for n in range(20)],
         options=ALL,
     ),

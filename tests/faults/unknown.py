@@ -35,49 +35,44 @@ def in_russian(n: int, _: str) -> str:
 
 CASES = [
     for_bert(
-        "texts in a script that the vocabulary lacks",
-        "SF294",
+        "SF294 texts in a script that the vocabulary lacks",
         texts(lambda text, n: f"{RUSSIAN[n % 4]} {RUSSIAN[n % 3]} {text[:4]}"),
         OWN,
         row=0,
     ),
     Case(
-        "targets in a script that the vocabulary lacks",
-        "SF294",
+        "SF294 targets in a script that the vocabulary lacks",
         answers(in_russian, "source", "target"),
         T5,
         OWN,
     ),
     for_bert(
         "emoji that the vocabulary lacks",
-        "unknown token",
         texts(lambda text, n: f"{text} \U0001f642"),
         OWN,
         row=0,
+        note="unknown token",
     ),
     Case(
         "answers with a word that the vocabulary lacks",
-        "unknown token",
         answers(lambda n, word: f"{word} and word and {'это' if n % 3 == 0 else 'this'}"),
         options=OWN,
+        note="unknown token",
     ),
 ]
 
 HEALTHY = [
     for_bert(
-        "one emoji among many texts",
-        None,
+        "not SF294: one emoji among many texts",
         texts(lambda text, n: f"{text} \U0001f642" if n == 7 else text),
         OWN,
     ),
     for_bert(
         "Russian in a tokenizer made from the data",
-        None,
         texts(lambda text, n: f"{RUSSIAN[n % 4]} {text} {n}")["a.jsonl"],
     ),
     Case(
         "tokens of one's own, with unknown ones",
-        None,
         {
             "a.jsonl": [{"input_ids": [1, 5 + n, 1, 1, 9 + n % 7, 2]} for n in range(30)],
             "tok": Latin(),

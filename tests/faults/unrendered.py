@@ -9,8 +9,6 @@ from chats import said
 from faults.case import Case, Chat
 
 ALL = "--set eval_share=0"
-TOK = f"--tokenizer tok {ALL}"
-FILE = f"{TOK} --set template=t.jinja"
 TOOL = {
     "name": "find_hotel",
     "description": "Finds hotels",
@@ -80,103 +78,88 @@ TOOL_NAMES = "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + NAM
 )
 
 
-def unwritten(
-    name: str, code: str, given: Any, chat: str = "", template: str = "", **more: Any
-) -> Case:
+def unwritten(title: str, given: Any, chat: str = "", template: str = "", **more: Any) -> Case:
     """Dialogues for a tokenizer in the manner of `chat`, perhaps with a template of one's own.
 
     The first row is at fault unless `more` says otherwise.
     """
-    files = {"a.jsonl": given} | ({"tok": Chat(chat)} if chat else {})
-    options = FILE if template else TOK if chat else ALL
-    files |= {"t.jinja": template} if template else {}
-    return Case(name, code, files, options=options, **{"row": 0, **more})
+    more |= {"tokenizer": Chat(chat) if chat else None, "template": template}
+    return Case(title, given, options=ALL, **{"row": 0, **more})
 
 
 CASES = [
     unwritten(
-        "tool definitions the template does not write",
-        "SF157",
+        "SF157 tool definitions the template does not write",
         rows("conversations", sharegpt_calls, tools=json.dumps([TOOL])),
         chat="llama3",
         column="tools",
     ),
     unwritten(
-        "tools in a list the plain template does not write",
-        "SF157",
+        "SF157 tools in a list the plain template does not write",
         rows("messages", openai_calls, tools=[{"type": "function", "function": TOOL}]),
     ),
     unwritten(
-        "parameters of tools the template does not write",
-        "SF157",
+        "SF157 parameters of tools the template does not write",
         rows("messages", openai_calls, tools=json.dumps([TOOL])),
         chat="chatml",
         template=TOOL_NAMES,
         row=None,
     ),
     unwritten(
-        "system message the template leaves out",
-        "SF159",
+        "SF159 system message the template leaves out",
         rows("messages", lambda n: said(f"a {n}", "b", "c", "d", system="Be kind.")),
         chat="chatml",
         template=NO_SYSTEM,
     ),
     unwritten(
-        "results of tools the template leaves out",
-        "SF159",
+        "SF159 results of tools the template leaves out",
         rows("conversations", sharegpt_calls),
         chat="chatml",
         template=NO_TOOL_ROLE,
         column="conversations",
     ),
     unwritten(
-        "history the template leaves out",
-        "SF159",
+        "SF159 history the template leaves out",
         alpaca(history=[["Hello", "Hi"]]),
         chat="chatml",
         template=LAST_ONLY,
         column="history",
     ),
     unwritten(
-        "second tool call the template leaves out",
-        "SF159",
+        "SF159 second tool call the template leaves out",
         rows("messages", lambda n: openai_calls(n, calls=2)),
         chat="llama3",
     ),
     unwritten(
-        "arguments of calls the template leaves out",
-        "SF159",
+        "SF159 arguments of calls the template leaves out",
         rows("conversations", sharegpt_calls),
         chat="chatml",
         template=NAMES_ONLY,
     ),
     unwritten(
-        "reasoning_content no template of surefit writes", "SF161", reasoned("reasoning_content")
+        "SF161 reasoning_content no template of surefit writes", reasoned("reasoning_content")
     ),
     unwritten(
-        "thinking the chat template does not write", "SF161", reasoned("thinking"), chat="llama3"
+        "SF161 thinking the chat template does not write", reasoned("thinking"), chat="llama3"
     ),
     unwritten(
-        "empty reasoning the template adds",
-        "SF162",
+        "SF162 empty reasoning the template adds",
         rows("messages", lambda n: said(f"a {n}", "b")),
         chat="qwen",
     ),
     unwritten(
-        "empty reasoning the template adds to instructions",
-        "SF162",
+        "SF162 empty reasoning the template adds to instructions",
         alpaca(system="Be kind."),
         chat="qwen",
     ),
     unwritten(
         "names of speakers that are not written",
-        "the field ",
         rows("messages", lambda n: [{**m, "name": "Ann"} for m in said(f"a {n}", "b")]),
         row=None,
+        note="the field ",
     ),
     unwritten(
-        "images of messages",
-        "SF164",
+        "SF164 images of messages",
         rows(
             "messages",
             lambda n: [
@@ -186,36 +169,28 @@ CASES = [
         ),
     ),
     unwritten(
-        "tool calls the template cannot write",
-        "SF165",
-        rows("messages", openai_calls),
-        chat="chatml",
+        "SF165 tool calls the template cannot write", rows("messages", openai_calls), chat="chatml"
     ),
     unwritten(
-        "ShareGPT calls the template cannot write",
-        "SF165",
+        "SF165 ShareGPT calls the template cannot write",
         rows("conversations", sharegpt_calls),
         chat="marked",
     ),
     unwritten(
-        "tool calls that are no JSON",
-        "SF166",
+        "SF166 tool calls that are no JSON",
         rows("conversations", lambda n: sharegpt_calls(n, "find_hotel(city='Paris')")),
     ),
     unwritten(
-        "arguments of OpenAI calls that are no JSON",
-        "SF166",
+        "SF166 arguments of OpenAI calls that are no JSON",
         rows("messages", lambda n: openai_calls(n, given="city=Paris")),
     ),
     unwritten(
-        "messages as Python text",
-        "SF167",
+        "SF167 messages as Python text",
         [{"messages": str(said(f"a {n}", "b"))} for n in range(20)],
         column="messages",
     ),
     unwritten(
-        "tools as Python text",
-        "SF167",
+        "SF167 tools as Python text",
         rows("messages", openai_calls, tools=str([TOOL])),
         column="tools",
     ),

@@ -13,7 +13,6 @@ import surefit
 from builders import echo_rows
 from surefit.cli.selftest import CHECKS, run_check
 from surefit.models.call import compute_losses
-from surefit.models.optimizer import make_optimizer
 from surefit.training.engine import make_accelerator, make_engine
 
 pytestmark = pytest.mark.gpu
@@ -38,7 +37,7 @@ def test_selftest(name: str, device: str) -> None:
 def test_a_step_does_not_wait_for_the_device() -> None:
     plan: Any = surefit.check(data=echo_rows(60), model="tiny:llama")
     job, module = plan.job, plan.job.pipeline.module
-    optimizer = make_optimizer(module, plan.model.lr, plan.config.weight_decay)
+    optimizer = job.optimizer.make(module)
     accelerator = make_accelerator(plan.config.precision)
     engine = make_engine(accelerator, module, optimizer, frozen=job.frozen_dtype)
     batch = job.batch(job.batches.worst_rows(job.epochs))

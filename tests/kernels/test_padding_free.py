@@ -10,22 +10,28 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 import surefit
 from builders import echo_rows
-from surefit.batches.batch_layout import Layout, list_kept
+from surefit.batches.collate import Layout, list_kept
 from surefit.batches.field import Field
 from surefit.batches.loading import to_batch
+from surefit.encode.text.text_reading import SEGMENTS, TOKENS
 from surefit.kernels.choose_head import choose_head
-from surefit.kernels.packed_body import find_varlen
-from surefit.kernels.varlen_attention import NAME, find_attention_limit, use_varlen_attention
+from surefit.kernels.varlen_attention import (
+    NAME,
+    find_attention_limit,
+    find_varlen,
+    use_varlen_attention,
+)
 from surefit.models.call import Call, match_arguments
-from surefit.models.tiny_config import TinySizes, tiny_config
+from surefit.models.tiny import TinySizes, tiny_config
 from surefit.tasks import token_classification
 from surefit.tasks.causal_lm import SPEC as CAUSAL
-from surefit.tasks.text_classification import SEGMENTS, SPEC, TOKENS
+from surefit.tasks.classification import TEXTS
 
 VOCABULARY = 64
 SIZES: dict[str, Any] = {
@@ -38,17 +44,17 @@ SIZES: dict[str, Any] = {
 }
 
 
+def with_adapters(module: Any, task_type: str) -> Any:
+    chosen = LoraConfig(
+        r=2, target_modules="all-linear", task_type=task_type, init_lora_weights=False
+    )
+    return get_peft_model(module, chosen).double()
+
+
 def llama(lora: bool = False) -> Any:
     torch.manual_seed(0)
     module: Any = LlamaForCausalLM(LlamaConfig(**SIZES)).double()
-    if lora:
-        from peft import LoraConfig, get_peft_model
-
-        chosen = LoraConfig(
-            r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
-        )
-        module = get_peft_model(module, chosen).double()
-    return module
+    return with_adapters(module, "CAUSAL_LM") if lora else module
 
 
 def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
@@ -81,12 +87,7 @@ def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple
 def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
     padded = gradients(llama(lora), Layout(predicts="next_token"))
     varlen = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
-    assert varlen[0] == pytest.approx(padded[0], rel=1e-10)
-    assert varlen[1].keys() == padded[1].keys()
-    largest = max(float(grad.norm()) for grad in padded[1].values())
-    for name, grad in padded[1].items():
-        difference = float((varlen[1][name] - grad).norm())
-        assert difference <= 1e-10 * max(float(grad.norm()), largest), name
+    assert_same_step(padded, varlen)
 
 
 def test_one_row_changes_no_logit_of_another() -> None:
@@ -189,14 +190,7 @@ def make(arch: str, kind: str, lora: bool = False, **settings: Any) -> Any:
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    if lora:
-        from peft import LoraConfig, get_peft_model
-
-        chosen = LoraConfig(
-            r=2, target_modules="all-linear", task_type="SEQ_CLS", init_lora_weights=False
-        )
-        module = get_peft_model(module, chosen).double()
-    return module
+    return with_adapters(module, "SEQ_CLS") if lora else module
 
 
 def class_rows(kind: str, segments: bool) -> list[dict[str, Any]]:
@@ -222,7 +216,7 @@ def fields(kind: str) -> dict[str, Field]:
 def step(module: Any, kind: str, data: list[dict[str, Any]], layout: Layout) -> tuple[Any, Any]:
     """The loss and the gradients of one batch, as training computes them."""
     module.zero_grad()
-    spec = token_classification.SPEC if kind == "token" else SPEC
+    spec = token_classification.SPEC if kind == "token" else TEXTS
     batch = to_batch(data, fields(kind), layout=layout)
     call, _ = match_arguments(module, [*data[0], "attention_mask"])
     total, _ = spec.loss(replace(call, varlen=find_varlen(module))(module, batch), batch)

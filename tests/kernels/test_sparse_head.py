@@ -14,13 +14,19 @@ from torch.nn.functional import cross_entropy
 
 import surefit
 from builders import WORDS, echo_rows, stop_at
-from surefit.batches.batch_layout import Layout, Predicts
+from surefit.batches.collate import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.kernels.choose_head import as_choice, choose_head, from_choice
-from surefit.kernels.sparse_head import Chunks, LogitTransform, SparseHead, chunked_loss
-from surefit.kernels.tied_embeddings import find_tied, shared_gradient
+from surefit.kernels.sparse_head import (
+    Chunks,
+    LogitTransform,
+    SparseHead,
+    chunked_loss,
+    find_tied,
+    shared_gradient,
+)
 from surefit.models.call import Call, match_arguments
-from surefit.models.tiny_config import TinySizes, tiny_config
+from surefit.models.tiny import TinySizes, tiny_config
 from surefit.tasks.causal_lm import SPEC as CAUSAL
 from surefit.tasks.masked_lm import SPEC as MASKED
 from surefit.tasks.seq2seq import SPEC as SEQ2SEQ
@@ -218,9 +224,8 @@ def test_labelled_positions_are_those_with_a_label(predicts: Predicts) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["0.1.0", "current"])
 def test_a_resumed_run_uses_the_choices_of_its_plan(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from surefit.plan import layout as choosing
 
@@ -232,13 +237,6 @@ def test_a_resumed_run_uses_the_choices_of_its_plan(
 
     with pytest.raises(KeyboardInterrupt):
         surefit.train(**options, output=str(tmp_path / "cut"), save_every=2, callbacks=[stop_at(4)])
-
-    if version == "0.1.0":
-        path = tmp_path / "cut" / "plan.json"
-        plan = json.loads(path.read_text())
-        plan["choices"]["rows"] = "end to end"
-        plan["choices"]["head"]["positions"] = "learned"
-        path.write_text(json.dumps(plan))
 
     def never(*_: Any) -> Any:
         raise AssertionError("chosen again")

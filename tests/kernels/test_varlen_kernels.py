@@ -12,15 +12,17 @@ import surefit
 from builders import echo_rows
 from surefit.kernels import varlen_kernels
 from surefit.kernels.compiling import choose_compile
-from surefit.kernels.row_lengths import Rows, read_rows, row_lengths_mask
 from surefit.kernels.varlen_attention import _within_rows
 from surefit.kernels.varlen_kernels import (
     BY_ROW,
     Attention,
     Choice,
+    Rows,
     Shape,
     attend_by_row,
     choose_kernel,
+    read_rows,
+    row_lengths_mask,
 )
 from surefit.plan import layout as choose_attention
 from surefit.plan.layout import why_padding_is_faster

@@ -1,4 +1,7 @@
-"""Law 5: the order of everything is a pure function; resumed = uninterrupted, bit for bit."""
+"""Law 5: the order of everything is a pure function; resumed = uninterrupted, bit for bit.
+
+Every kind of order, blocks and budgets of tokens: tests/batches/test_order.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import surefit
 from builders import MeanPool, echo_rows, feature_rows
 from surefit.batches import cut_steps
 from surefit.batches.order import Batches
-from surefit.run.checkpoints import latest_checkpoint
+from surefit.run.choose_checkpoint import latest_checkpoint
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=200)
 
@@ -103,17 +106,6 @@ def test_a_step_is_a_random_draw_of_lengths(
     assert 0.7 < np.std(means) / (lengths.std() / size**0.5) < 1.3
 
 
-@given(LENGTHS, st.integers(0, 5), st.integers(0, 3), st.sampled_from(SHAPES))
-def test_blocks_have_every_row_once_and_the_same_steps_for_all_processes(
-    lengths: list[int], seed: int, epoch: int, shape: tuple[int, int, int]
-) -> None:
-    array = np.array(lengths, np.int32)
-    alone = order(Batches(array, seed, 16, block_rows=8), epoch)
-    assert sorted(row for step in alone for row in step) == list(range(len(lengths)))
-    shared = order(Batches(array, seed, *shape, block_rows=8), epoch)
-    assert [sorted(step) for step in shared] == [sorted(step) for step in alone]
-
-
 @pytest.mark.parametrize("shape", [(8, 1, 1), (8, 4, 1), (8, 1, 16)])
 def test_a_step_of_blocks_is_a_random_draw_even_of_sorted_rows(
     shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
@@ -141,13 +133,6 @@ def test_epochs_and_seeds_differ() -> None:
     lengths = np.arange(1, 101, dtype=np.int32)
     orders = [order(Batches(lengths, seed, 4), epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
-
-
-@given(LENGTHS, st.integers(60, 300))
-def test_token_budget_is_kept(lengths: list[int], max_tokens: int) -> None:
-    batches = Batches(np.array(lengths, np.int32), 0, 8, max_tokens=max_tokens)
-    rows, longest = batches.longest(0)
-    assert rows * longest <= max_tokens
 
 
 def test_rows_of_similar_length_have_little_padding() -> None:

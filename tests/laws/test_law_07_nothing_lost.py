@@ -19,7 +19,7 @@ def labelled(row: dict[str, Any], masked: bool) -> dict[str, Any]:
     return {"input_ids": ids, "labels": [-100] * len(ids) if masked else ids}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(ROW, st.booleans()), min_size=1, max_size=30))
 def test_every_row_is_used_or_counted(drawn: list[tuple[dict[str, Any], bool]]) -> None:
     rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 3

@@ -1,4 +1,7 @@
-"""Law 8: what is saved can be loaded, by surefit and by plain transformers and peft."""
+"""Law 8: what is saved can be loaded, by surefit and by plain transformers and peft.
+
+Plain transformers with the export of every task: tests/tasks/test_after_training.py.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 import surefit
 from builders import (
@@ -18,26 +21,9 @@ from builders import (
     echo_rows,
     feature_rows,
     save_ragged,
-    sentiment_rows,
     write_module,
 )
 from surefit.cli import run as command
-
-
-def test_language_model_loads_in_plain_transformers(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=echo_rows(40), model="tiny:llama", max_steps=3, output=str(tmp_path / "run")
-    )
-    assert command(["export", str(run.path), str(tmp_path / "out")]) == 0
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    inputs = tokenizer("red blue\n", return_tensors="pt")
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    with torch.no_grad():
-        expected = surefit.load(run)(**inputs).logits
-        assert_close(plain(**inputs).logits, expected)
-        trained = run.model.eval()
-        assert_close(trained(**inputs).logits, expected)
-    assert_same_weights(plain, trained)
 
 
 def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
@@ -66,20 +52,6 @@ def test_adapters_load_in_plain_peft(tmp_path: Path) -> None:
         run.path.rename(tmp_path / "moved")
         assert_same_weights(surefit.load(tmp_path / "moved"), run.module_object)
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
-
-
-def test_classifier_keeps_its_class_names(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=sentiment_rows(40), model="tiny:bert", max_steps=3, output=str(tmp_path / "run")
-    )
-    plain = AutoModelForSequenceClassification.from_pretrained(run.path / "model")
-    assert plain.config.id2label == {0: "bad", 1: "good"}
-    tokenizer = AutoTokenizer.from_pretrained(run.path / "model")
-    with torch.no_grad():
-        chances = plain(**tokenizer("red good", return_tensors="pt")).logits.softmax(-1)[0]
-    predicted = surefit.predict(run, [{"text": "red good"}])[0]
-    assert predicted["prediction"] == plain.config.id2label[int(chances.argmax())]
-    assert predicted["probability"] == pytest.approx(float(chances.max()), abs=1e-6)
 
 
 def test_own_module_comes_back_from_its_function(

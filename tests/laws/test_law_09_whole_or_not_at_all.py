@@ -56,6 +56,7 @@ def test_checkpoint_that_was_cut_off_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from surefit.run import checkpoints
+    from surefit.run.choose_checkpoint import latest_checkpoint
 
     def die(*_: object, **__: object) -> None:
         raise PowerCutError
@@ -69,7 +70,7 @@ def test_checkpoint_that_was_cut_off_is_not_there(
     optimizer = torch.optim.AdamW(module.parameters())
     with pytest.raises(PowerCutError):
         checkpoints.save_checkpoint(folder, module, optimizer, {}, checkpoints.State(step=3))
-    assert checkpoints.latest_checkpoint(folder) is None
+    assert latest_checkpoint(folder) is None
 
 
 def test_failed_planning_leaves_no_folder(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ TRAINING = {
     *("max_steps", "batch_size", "max_tokens", "grad_accum", "order", "max_seq_length"),
     *("overlong", "loss_on", "template", "loss", "lora", "lr", "lr_by", "freeze", "schedule"),
     *("warmup", "weight_decay", "clip", "on_nonfinite", "checkpointing", "precision"),
-    *("padding_free", "compile", "parallel", "deterministic", "from_scratch", "seed"),
+    *("padding_free", "compile", "parallel", "deterministic", "from_scratch", "seed", "optimizer"),
     *("eval_share", "split", "eval_every", "eval_at_start", "save_every", "keep"),
     *("label_separator", "metrics", "early_stopping", "generate", "max_dropped_share", "accept"),
     *("autofix", "outputs"),

@@ -18,8 +18,7 @@ from surefit.memory.held_memory import Sharing
 from surefit.memory.trace_step import trace_training
 from surefit.models.call import Call
 from surefit.models.gradient_checkpointing import enable_checkpointing
-from surefit.models.meta_copy import meta_copy
-from surefit.models.sharding import shard_module
+from surefit.models.sharding import meta_copy, shard_module
 
 COUNT = 4
 CASES: dict[str, dict[str, Any]] = {

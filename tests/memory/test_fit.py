@@ -22,7 +22,6 @@ from surefit.config import make_config
 from surefit.gigabytes import GB
 from surefit.memory.limit import DEVICE_CONTEXT_BYTES, Limit
 from surefit.memory.predict_peak import predict
-from surefit.models.optimizer import make_optimizer
 from surefit.plan.plan import Plan
 
 LONG_ROWS = [{"prompt": "red blue " * 120 + str(n), "completion": "cat"} for n in range(80)]
@@ -61,7 +60,7 @@ def counted(plan: Plan) -> int:
     assert plan.job is not None
     pipeline, module = plan.job.pipeline, plan.job.pipeline.module
     batch = pipeline.batch(plan.job.train, plan.job.batches.worst_rows())
-    optimizer = make_optimizer(module, 1e-3, 0.01)
+    optimizer = plan.job.optimizer.make(module)
     module.train()
 
     def step() -> None:
@@ -183,10 +182,10 @@ def test_the_proof_leaves_no_trace(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proved: list[Any] = []
-    real = surefit.training.run.prove_together
+    real = surefit.training.run.measure_step
 
     def train(name: str, prove: Any) -> Any:
-        monkeypatch.setattr(surefit.training.run, "prove_together", prove)
+        monkeypatch.setattr(surefit.training.run, "measure_step", prove)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)

@@ -11,7 +11,7 @@ import torch
 import surefit
 from surefit.errors import FindingError
 from surefit.gigabytes import GB
-from surefit.memory.limit import DEVICE_CONTEXT_BYTES, CgroupMemory, CgroupTree, Limit, find_limit
+from surefit.memory.limit import DEVICE_CONTEXT_BYTES, CgroupTree, Limit, find_limit
 from surefit.memory.process_memory import anonymous_bytes
 
 MB = 10**6
@@ -74,7 +74,7 @@ def test_every_limit_around_this_process_is_found(
     tmp_path: Path, groups: Any, membership: str, expected: list[tuple[int, int | None]]
 ) -> None:
     tree = make_tree(tmp_path, groups, membership)
-    assert tree.limits() == [CgroupMemory(*each) for each in expected]
+    assert tree.limits() == expected
 
 
 def test_without_cgroups_there_is_no_cgroup_limit(tmp_path: Path) -> None:
@@ -136,13 +136,13 @@ def test_loaders_stay_within_the_cgroup(tmp_path: Path, monkeypatch: pytest.Monk
 
     import numpy as np
 
-    from surefit.custom_loop import disk_dataset
+    from surefit import custom_loop
 
     np.save(tmp_path / "rows.npy", np.ones((64, 500, 400), np.float32))  # 51 MB
 
     def limited(limit: int, name: str) -> None:
         tree = make_tree(tmp_path / name, {"": v2(str(limit))})
-        monkeypatch.setattr(disk_dataset, "find_limit", partial(find_limit, cgroups=tree))
+        monkeypatch.setattr(custom_loop, "find_limit", partial(find_limit, cgroups=tree))
 
     limited(anonymous_bytes() + 60 * MB, "small")
     with pytest.raises(FindingError) as caught:

@@ -11,7 +11,7 @@ import transformers
 from forked_processes import run, start_group
 from transformers import AutoConfig
 
-from surefit.models.load_shards import build_late, fill_divided, late_weights
+from surefit.models.load_shards import build_late, fill_shards, late_weights
 from surefit.models.sharding import Skeleton, gather_whole, shard_module, unique_tensors
 from surefit.processes import is_main, num_processes
 
@@ -64,10 +64,10 @@ def compare(folder: Path) -> None:
         assert sorted(built.newly_initialized) == sorted(info["missing_keys"])
         module = built.module
         assert all(weight.is_meta for weight in module.parameters())
-        places = late_weights(module).by_name(module)
+        places = late_weights(module)
         skeleton = Skeleton(module)
         shard_module(module, mesh)
-        fresh = fill_divided(module, places, "cpu", 0, skeleton.module)
+        fresh = fill_shards(module, places, "cpu", 0, skeleton.module)
         assert sorted(fresh) == sorted(info["missing_keys"]), (name, fresh)
         state, known = unique_tensors(module), expected.state_dict()
         for first, (tensor, names) in state.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -199,3 +200,14 @@ def test_export_of_a_module_that_takes_epoch_and_step_is_a_model(
     assert "2 weights start untrained: head.bias, head.weight" in plan.notes
     again = surefit.train(data=rows, model="out", trust_code=code, max_steps=1, output="again")
     assert_same_weights(surefit.load("again"), again.model)  # its code was remembered
+
+
+def test_a_folder_that_lacks_weights_is_refused(place: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    damaged = copytree(place / "out", tmp_path / "damaged")
+    weights = load_file(damaged / "model.safetensors")
+    del weights["classifier.bias"]
+    save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UsageError, match=r"lacks .*classifier\.bias"):
+        surefit.load(str(damaged))

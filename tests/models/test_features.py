@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModel
 import surefit
 from builders import assert_close, assert_same_weights, feature_rows, save_ragged
 from surefit.cli import run as command
-from surefit.models.config_sizes import plan_projection
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
+from surefit.models.transformers_models import plan_projection
 
 FEATURES = "feature-classification"
 
@@ -153,7 +153,7 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     assert plan.ok
     assert plan.job.pipeline.encoder.max_length == 6
     assert plan.ledger.truncated_rows > 0
-    assert {"SF216", "SF325"} <= {found.code for found in plan.findings}
+    assert {"SF215", "SF325"} <= {found.code for found in plan.findings}
     refused = surefit.check(**options, max_seq_length=8)
     assert [f.code for f in refused.findings if f.severity == "error"] == ["SF304"] * 2
     dropped = surefit.check(**options, overlong="drop", max_dropped_share=1.0)

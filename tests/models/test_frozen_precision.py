@@ -14,7 +14,7 @@ from torch import nn
 
 import surefit
 from builders import echo_rows, require_precision, save_tiny_base, write_jsonl
-from surefit.kernels.fused_lora import _operation, fuse_adapters
+from surefit.kernels.fused_lora import LowRankLinear, fuse_adapters
 from surefit.kernels.numerics import TOLERANCES, relative_difference
 from surefit.models.frozen_precision import frozen_matrices, lower_frozen, may_lower
 from surefit.models.lora_files import base_fingerprint
@@ -95,7 +95,7 @@ def test_no_copies_are_kept_and_the_results_are_those_of_autocast(
     assert copies == 2 * (96 * 64 + 96 * 96)  # the input of the first has no gradient
     digest = base_fingerprint(model)
     taken = []
-    operation = _operation()
+    operation = LowRankLinear
     apply = operation.apply
     monkeypatch.setattr(operation, "apply", lambda *given: taken.append(1) or apply(*given))
     lower_frozen(model, dtype)

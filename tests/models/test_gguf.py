@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,25 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import surefit
 from builders import WORDS, assert_close, assert_same_weights, echo_rows
 from surefit.cli import run as command
+from surefit.data.cache import collect_damage, use_cache
+from surefit.data.cache_contents import list_entries
+from surefit.encode.text import tokenizer as tokenizers
 from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
+from surefit.models import gguf_weights
+from surefit.models.gguf_weights import load_gguf, read_gguf_config
+from surefit.models.model_source import Built
 from surefit.models.open_model import open_model
 from surefit.user_code import NamedCode
 
@@ -163,3 +176,74 @@ def test_files_that_cannot_be_read(
     (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n' * 3)
     assert command([*arguments[:2], str(tmp_path / "rows.jsonl"), *arguments[3:]]) == 2
     assert "none.gguf" in capsys.readouterr().err
+
+
+def kept() -> list[str]:
+    return [entry.path for entry in list_entries() if entry.kind == "gguf-weights"]
+
+
+def load_seeded(load: Any, auto: Any, path: Path) -> tuple[Built, torch.Tensor]:
+    """The model of a file, and a number that is drawn after it was loaded."""
+    torch.manual_seed(5)
+    return load(auto, path, read_gguf_config(path)), torch.rand(1)
+
+
+@pytest.mark.parametrize("auto", [AutoModelForCausalLM, AutoModelForSequenceClassification])
+def test_weights_are_dequantized_once_and_stay_the_same(
+    tmp_path: Path, llama: tuple[Any, Any], auto: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "small.gguf", *llama, True)
+    with use_cache(str(tmp_path / "cache")):
+        direct, drawn = load_seeded(gguf_weights._dequantize, auto, path)
+        made = [load_seeded(load_gguf, auto, path)]
+        monkeypatch.setattr(gguf_weights, "_dequantize", None)
+        made.append(load_seeded(load_gguf, auto, path))
+        assert len(kept()) == 1
+    for built, then_drawn in made:
+        assert built.newly_initialized == direct.newly_initialized
+        assert_same_weights(built.module, direct.module)
+        assert torch.equal(then_drawn, drawn)
+        module: Any = built.module
+        plain: Any = direct.module
+        assert module.config.to_dict() == plain.config.to_dict()
+        assert module.name_or_path == module.config.name_or_path == str(tmp_path)
+        if auto is AutoModelForCausalLM:
+            assert module.generation_config.to_dict() == plain.generation_config.to_dict()
+
+
+def test_damaged_weights_are_dequantized_again(tmp_path: Path, llama: tuple[Any, Any]) -> None:
+    path = write_gguf(tmp_path / "small.gguf", *llama, True)
+    with use_cache(str(tmp_path / "cache")), collect_damage() as damaged:
+        first, _ = load_seeded(load_gguf, AutoModelForCausalLM, path)
+        weights = tmp_path / "cache" / kept()[0] / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.unlink()  # the first model's weights are mapped from it
+        weights.write_bytes(content)
+        again, _ = load_seeded(load_gguf, AutoModelForCausalLM, path)
+    assert [finding.code for finding in damaged] == ["SF820"]
+    assert_same_weights(first.module, again.module)
+
+
+def test_weights_over_the_limit_of_the_cache_are_not_kept(
+    tmp_path: Path, llama: tuple[Any, Any]
+) -> None:
+    path = write_gguf(tmp_path / "small.gguf", *llama, True)
+    cache = str(tmp_path / "cache")
+    check = partial(surefit.check, data=echo_rows(20), model=str(path), task="sft", cache=cache)
+    for limit_gb, num_kept in ((1e-5, 0), (1.0, 1)):
+        assert check(cache_limit_gb=limit_gb).ok
+        with use_cache(cache):
+            assert len(kept()) == num_kept
+
+
+def test_the_header_is_parsed_once(
+    tmp_path: Path, llama: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_gguf(tmp_path / "small.gguf", *llama, True)
+    with use_cache(str(tmp_path / "cache")):
+        config, read = read_gguf_config(path), load_tokenizer(str(path))
+        tokenizers._parse.cache_clear()  # as in another process
+        monkeypatch.setattr(gguf, "GGUFReader", None)
+        assert read_gguf_config(path).to_dict() == config.to_dict()
+        assert load_tokenizer(str(path)).get_vocab() == read.get_vocab()

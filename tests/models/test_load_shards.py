@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from fake_hub import FakeHub, serve_hub
+from fake_hub import serve_hub
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -25,7 +24,7 @@ from surefit.models.load_shards import (
     build_empty,
     build_late,
     draw_weight,
-    fill_divided,
+    fill_shards,
     late_weights,
     whole_bytes,
 )
@@ -55,11 +54,11 @@ def test_a_model_that_is_too_large_is_built_without_values(tmp_path: Path) -> No
     assert source.late
     assert source.weightless
     built = source.build(CAUSAL, Encoder("causal-lm", {}))
-    assert "its share when training starts" in built.findings[0].message
+    assert "its shard when training starts" in built.findings[0].message
     assert all(weight.is_meta for weight in built.module.parameters())
     assert not any(buffer.is_meta for buffer in built.module.buffers())
     late = late_weights(built.module)
-    assert len(late.by_name(built.module)) == len(built.module.state_dict())
+    assert len(late) == len(built.module.state_dict())
 
 
 def test_weights_that_transformers_converts_are_loaded_whole(tmp_path: Path) -> None:
@@ -79,7 +78,7 @@ def test_embeddings_are_enlarged_for_the_tokenizer(tmp_path: Path) -> None:
     assert [found.code for found in built.findings] == ["SF307"]
     late = late_weights(built.module)
     template = Skeleton(built.module).module
-    fill_divided(built.module, late.by_name(built.module), "cpu", 0, template)
+    fill_shards(built.module, late, "cpu", 0, template)
     expected = auto.from_pretrained(tmp_path).state_dict()
     for name, weight in built.module.state_dict().items():
         rows = len(expected[name])
@@ -95,9 +94,9 @@ def test_folder_without_safetensors_is_loaded_whole(tmp_path: Path) -> None:
     assert build_late(auto, config, tmp_path, None, False) is None
 
 
-def _run(*command: object) -> str:
+def _run(*command: object, **more: str) -> str:
     paths = os.pathsep.join(map(str, (ROOT / "tests", ROOT, ROOT / "bench")))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
     called = [sys.executable, *map(str, command)]
     done = subprocess.run(called, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -198,85 +197,64 @@ def test_a_weight_depends_on_the_seed_and_its_name_alone() -> None:
 
 
 ROWS = [{"text": f"red blue green {n} red"} for n in range(40)]
-LIMITED: dict[str, Any] = {"data": ROWS, "task": "causal-lm", "max_memory_gb": 0.001}
+NAME = "owner/llama"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
     tokenizer = train_tokenizer([row["text"] for row in ROWS], 300)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=512, num_hidden_layers=2
-    )
-    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes))
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path / "hub" / NAME)
+    return str(tmp_path / "hub" / NAME)
 
 
-def codes(plan: Any) -> set[str]:
-    return {found.code for found in plan.findings}
+def check(folder: str, **options: Any) -> tuple[Any, set[str]]:
+    plan = surefit.check(model=folder, data=ROWS, task="causal-lm", **options)
+    return plan, {found.code for found in plan.findings}
 
 
 @pytest.mark.parametrize("from_scratch", [True, False])
 def test_plan_for_another_device_loads_no_weights(folder: str, from_scratch: bool) -> None:
-    plan = surefit.check(model=folder, from_scratch=from_scratch, device_memory_gb=80, **LIMITED)
+    sizes = {"max_memory_gb": 0.001, "device_memory_gb": 80}
+    plan, codes = check(folder, from_scratch=from_scratch, **sizes)
     assert plan.ok
-    assert "SF409" in codes(plan)
+    assert "SF409" in codes
     assert all(weight.is_meta for weight in plan.job.pipeline.module.parameters())
     assert plan.fit.fits
 
 
 def test_a_config_in_bf16_is_planned_as_it_is_trained(folder: str) -> None:
     path = Path(folder)
-    known = surefit.check(model=folder, data=ROWS, task="causal-lm", device_memory_gb=80)
+    known, _ = check(folder, device_memory_gb=80)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     (path / "model.safetensors").unlink()
-    plan = surefit.check(model=folder, data=ROWS, task="causal-lm", device_memory_gb=80)
-    assert "SF407" in codes(plan)
+    plan, codes = check(folder, device_memory_gb=80)
+    assert "SF407" in codes
     for part in ("weights", "gradients", "optimizer"):
         assert plan.fit.parts[part] == known.fit.parts[part]
-    drawn = surefit.check(model=folder, data=ROWS, task="causal-lm", from_scratch=True)
+    drawn, _ = check(folder, from_scratch=True)
     assert {w.dtype for w in drawn.job.pipeline.module.parameters()} == {torch.float32}
 
 
 def test_on_this_machine_it_does_not_fit(folder: str) -> None:
-    plan = surefit.check(model=folder, **LIMITED)
-    assert {"SF400", "SF409"} <= codes(plan)
+    plan, codes = check(folder, max_memory_gb=0.001)
+    assert {"SF400", "SF409"} <= codes
     assert not plan.ok
 
 
-TEXTS = [f"red blue green {n} red" for n in range(40)]
-NAME = "owner/llama"
-
-
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    folder, tokenizer = tmp_path / "hub" / NAME, train_tokenizer(TEXTS, 300)
-    config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=256, intermediate_size=512)
-    config.num_hidden_layers = 2
-    LlamaForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
-    with serve_hub(tmp_path / "hub") as served:
-        yield served
-
-
-def run(hub: FakeHub, folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "surefit", *arguments, "--data", "rows.jsonl"]
-    command += ["--task", "causal-lm", "--model", NAME]
-    env = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(folder / "home")}
-    env |= {"HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1"}
-    env.pop("HF_HUB_OFFLINE", None)
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_plan_for_another_device_downloads_no_weights(hub: FakeHub, tmp_path: Path) -> None:
-    arguments = ("check", "--processes", "8", "--set", "parallel=fsdp")
-    out = run(hub, tmp_path, *arguments, "--device", "a100-80gb", "--max-memory-gb", "0.001")
-    assert "SF409" in out
-    assert "config.json" in hub.downloaded
-    assert "model.safetensors" not in hub.downloaded
+@pytest.mark.slow
+def test_plan_for_another_device_downloads_no_weights(folder: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    arguments = ["--data", str(tmp_path / "rows.jsonl"), "--task", "causal-lm", "--model", NAME]
+    arguments += ["--processes", "8", "--set", "parallel=fsdp"]
+    arguments += ["--device", "a100-80gb", "--max-memory-gb", "0.001"]
+    with serve_hub(tmp_path / "hub") as hub:
+        env = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home")}
+        env |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+        out = _run("-m", "surefit", "check", *arguments, **env)
+        assert "SF409" in out
+        assert "config.json" in hub.downloaded
+        assert "model.safetensors" not in hub.downloaded

@@ -31,7 +31,7 @@ from surefit.cli import run as command
 from surefit.config import Lora
 from surefit.models.lora import adapt, merge_adapters, trainable_names, without_adapters
 from surefit.models.model_source import Built
-from surefit.models.tiny_config import TinySizes, tiny_config
+from surefit.models.tiny import TinySizes, tiny_config
 
 QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
 
@@ -338,5 +338,5 @@ def test_adapters_that_nothing_calls_are_an_error() -> None:
             return self.head(hidden.mean(1))
 
     plan = surefit.check(data=feature_rows(40), model=Past(), lora_r=4)
-    assert "SF328" in codes(plan)
+    assert "SF321" in codes(plan)
     assert not plan.ok

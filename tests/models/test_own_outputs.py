@@ -13,7 +13,7 @@ from torch import nn
 
 import surefit
 from surefit.models.call import Names, match_arguments
-from surefit.models.module_outputs import as_outputs, pick_output
+from surefit.models.module_outputs import OutputReader, pick_output
 
 LOGITS, OTHER, LOSS = torch.ones(2, 3), torch.zeros(2, 5), torch.tensor(0.5)
 
@@ -44,13 +44,13 @@ RETURNED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", RETURNED)
 def test_scores_are_found_in_what_a_module_returns(name: str) -> None:
-    outputs = as_outputs(RETURNED[name])
+    outputs = OutputReader()(RETURNED[name])
     assert outputs.logits is LOGITS
     assert outputs.raw is RETURNED[name]
 
 
 def test_a_loss_beside_other_tensors_is_the_modules_own() -> None:
-    outputs = as_outputs({"loss": LOSS, "hidden": OTHER})
+    outputs = OutputReader()({"loss": LOSS, "hidden": OTHER})
     assert outputs.logits is None
     assert outputs.loss is LOSS
 
@@ -75,14 +75,14 @@ def test_the_user_names_an_output_by_key_or_number(name: str) -> None:
     returned = HEADS[name]
     picked = pick_output(returned)
     keys: list[Any] = [1, list(picked.tensors)[1]]
-    assert all(as_outputs(returned, asked=key).logits is LOGITS for key in keys)
+    assert all(OutputReader(key)(returned).logits is LOGITS for key in keys)
     with pytest.raises(surefit.UsageError, match=r"outputs is 2.*returns: .*\[2, 5\], .*\[2, 3\]"):
-        as_outputs(returned, asked=2)
+        OutputReader(2)(returned)
 
 
 def test_a_loss_alone_has_no_output_to_name() -> None:
-    assert as_outputs(LOSS, asked=1).loss is LOSS
-    assert as_outputs(LOSS, asked=1).logits is None
+    assert OutputReader(1)(LOSS).loss is LOSS
+    assert OutputReader(1)(LOSS).logits is None
 
 
 class Towers(nn.Module):

@@ -21,10 +21,8 @@ from transformers.utils import logging
 import surefit
 from builders import sentiment_rows
 from surefit.errors import UsageError
-from surefit.models.auto_classes import quiet_transformers
-from surefit.models.config_sizes import OFFSET_POSITIONS, max_positions
-from surefit.models.tiny import open_tiny
-from surefit.models.tiny_config import TinySizes, tiny_config, tiny_families
+from surefit.models.tiny import TinySizes, open_tiny, tiny_config, tiny_families
+from surefit.models.transformers_models import OFFSET_POSITIONS, max_positions, quiet_transformers
 
 ENCODERS = {
     arch: auto

@@ -17,7 +17,7 @@ from builders import echo_rows, save_tiny_base, stop_at
 from surefit import cli
 from surefit.models import lora_files, quantize
 from surefit.models.quantize import num_weights, quantization_tensors
-from surefit.models.sharding import can_be_divided
+from surefit.models.sharding import can_shard
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
@@ -68,7 +68,7 @@ def test_advice_does_not_divide_four_bit_weights(base: str) -> None:
     (found,) = (each for each in plan.findings if each.code == "SF400")
     assert "batch_size=" in found.fix
     assert "fsdp" not in found.fix
-    assert not can_be_divided(plan.job.pipeline.module)  # type: ignore[union-attr]
+    assert not can_shard(plan.job.pipeline.module)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

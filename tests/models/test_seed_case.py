@@ -61,7 +61,7 @@ def test_a_batch_above_the_device_memory_is_refused_before_it_is_read(
     plan = surefit.check(**options, batch_size=256, device_memory_gb=2.5)
     assert not plan.ok
     (found,) = [found for found in plan.findings if found.severity == "error"]
-    assert found.code == "SF431"
+    assert found.code == "SF400"
     assert found.message == (
         "A batch of 256 rows of [999, 4000] takes 4.09 GB; the memory limit is 2.50 GB "
         "(device_memory_gb)."
@@ -84,7 +84,7 @@ def test_a_batch_above_the_cgroup_limit_is_refused_before_it_is_read(
     data = sparse_shards(tmp_path / "data", 200)
     limited_by(monkeypatch, tmp_path / "cgroup", str(anonymous_bytes() + 2 * GB))
     options: dict[str, Any] = {"data": data, "model": body, "from_scratch": True}
-    found = of_code(surefit.check(**options, batch_size=256).findings, "SF431")
+    found = of_code(surefit.check(**options, batch_size=256).findings, "SF400")
     assert "(free in this container (cgroup))" in found.message
     most = int(found.fix.split()[2])
     assert 100 <= most <= 125
@@ -98,7 +98,7 @@ def test_a_batch_within_the_limits_raises_no_alarm(
     limited_by(monkeypatch, tmp_path / "cgroup", limit)
     for options in ({}, {"device_memory_gb": 0.51}, {"max_memory_gb": 100.0}):
         plan = surefit.check(data=rows, model=body, from_scratch=True, **options)
-        assert "SF431" not in [found.code for found in plan.findings], options
+        assert "SF400" not in [found.code for found in plan.findings], options
 
 
 def test_another_feature_size_and_length_are_adapted(tmp_path: Path, body: str) -> None:

@@ -15,8 +15,8 @@ import surefit
 from builders import assert_same_weights
 from surefit.checks.probes.perturbed_weights import stays_in_unit
 from surefit.models.call import Call
-from surefit.models.class_scores import SingleLogit
 from surefit.models.lora_targets import find_fully_trained
+from surefit.models.module_outputs import SingleLogit
 
 X = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
 Y = (X[:, 0] > X[:, 1] + 0.7).astype(np.int64)

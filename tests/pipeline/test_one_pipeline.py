@@ -16,7 +16,7 @@ from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.data.roles import Role
 from surefit.errors import FindingError, UsageError
-from surefit.training import rehearse
+from surefit.training import measured_step
 
 TINY: dict[str, Any] = {"model": "tiny:llama", "max_steps": 2, "batch_size": 4}
 INSTRUCTIONS = [
@@ -30,14 +30,14 @@ def test_measured_fit_sends_the_batch_that_training_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[str]] = []
-    real = rehearse.prove
+    real = measured_step.prove
 
     def noted(job: Any, *args: Any, **kwargs: Any) -> Any:
         rows = job.batches.worst_rows(job.epochs)
         seen.append(set(job.pipeline.batch(job.train, rows)))
         return real(job, *args, **kwargs)
 
-    monkeypatch.setattr(rehearse, "prove", noted)
+    monkeypatch.setattr(measured_step, "prove", noted)
     data = echo_rows(40)
     plan = surefit.check(data=data, fit="measured", **TINY)
     surefit.train(data=data, output=str(tmp_path / "run"), **TINY)
@@ -48,11 +48,17 @@ def test_measured_fit_sends_the_batch_that_training_sends(
     assert "labelled_positions" in measured
 
 
-def test_a_run_evaluates_as_training_did(tmp_path: Path) -> None:
-    data = str(write_jsonl(tmp_path / "rows.jsonl", echo_rows(60)))
-    run = surefit.train(data=data, output=str(tmp_path / "run"), **TINY)
+def test_a_run_evaluates_as_training_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_jsonl(tmp_path / "rows.jsonl", echo_rows(60))
+    run = surefit.train(data=str(data), output=str(tmp_path / "run"), **TINY)
+    monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "empty"))  # rows are encoded again
     again = surefit.evaluate(str(run.path))
     assert again == run.metrics  # the same operations twice, so to the bit
+    monkeypatch.setattr("surefit.training.resume.make_plan", None)  # nothing is planned
+    assert surefit.evaluate(str(run.path)) == run.metrics
+    write_jsonl(data, echo_rows(61))  # other rows: those of the cache are not used
+    with pytest.raises(TypeError, match="not callable"):
+        surefit.evaluate(str(run.path))
 
 
 def test_a_column_that_may_be_missing_is_not_asked_for(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows, sentiment_rows, write_jsonl
-from surefit import disk_space
-from surefit.disk_space import size_of
+from surefit import gigabytes
 from surefit.errors import FindingError
+from surefit.gigabytes import size_of
 from surefit.plan.plan import Plan
 from surefit.request import make_request
 from surefit.training.resume import resume_run
@@ -24,7 +24,7 @@ FEATURES: dict[str, Any] = {"data": feature_rows(40), "batch_size": 4, "epochs":
 
 def leave(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
     """Let every file system report so many free bytes."""
-    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: Usage(num_bytes))
+    monkeypatch.setattr(gigabytes.shutil, "disk_usage", lambda path: Usage(num_bytes))
 
 
 def check(tmp_path: Path, **options: Any) -> Plan:

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import nn
 
 import surefit
-from surefit.data.extra_columns import is_class_map
+from surefit.data.cell_files import is_class_map
 from surefit.data.open_data import open_table
 from surefit.errors import FindingError
 

@@ -3,8 +3,9 @@
     python tests/records/record.py --write      # all of them anew: minutes
     python tests/records/record.py --compare    # print each difference; exit 1 if there is one
 
-`--only checks|runs|commands` and `--sample N` (a fixed sample of the checks) narrow either. A
-commit that changes a record says so, and why. Weights and metrics are compared where CPU, torch and
+`--only checks|runs|commands`, `--sample N` (a fixed sample of the checks) and `--name WORDS` (those
+checks) narrow either. A check must also come out as its case in tests/faults says. A commit that
+changes a record says so, and why. Weights and metrics are compared where CPU, torch and
 transformers are those of the record, losses everywhere.
 """
 
@@ -33,6 +34,8 @@ HERE = Path(__file__).parent
 RELATIVE = 5e-3
 """Four digits are kept; CPUs add in different orders."""
 Record = dict[str, Any]
+Chosen = int | str | None
+"""Of the checks: the size of a fixed sample, or words of the name."""
 
 
 def check_record(outcome: Any) -> Record:
@@ -95,12 +98,13 @@ def machine() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def make_checks(sample: int | None) -> Iterator[tuple[str, Record]]:
-    """`check` of every fault and healthy case, each in a folder of its own."""
+def make_checks(chosen: Chosen) -> Iterator[tuple[str, Record]]:
+    """`check` of every fault and healthy case, each in a folder of its own; what of it is wrong."""
     import torch
 
     from faults.case import run
     from faults.every import FAULTS, HEALTHY, USAGE
+    from faults.pasted import wrong_options
     from surefit.checks.half_precision_trial import why_not
     from surefit.plan import rate_test
 
@@ -108,21 +112,29 @@ def make_checks(sample: int | None) -> Iterator[tuple[str, Record]]:
     with tempfile.TemporaryDirectory() as cache_folder:
         os.environ["SUREFIT_CACHE"] = os.environ["XDG_STATE_HOME"] = cache_folder
         cases = [case for cases in (*FAULTS.values(), USAGE, HEALTHY) for case in cases]
-        for case in _sampled(cases, sample):
+        for case in _chosen(cases, chosen):
             if case.needs is not None and why_not(case.needs) is not None:
                 continue
             random.seed(12345)
             torch.manual_seed(12345)
             with tempfile.TemporaryDirectory() as folder:
-                yield case.name, check_record(run(case, Path(folder)))
+                outcome = run(case, Path(folder))
+            unknown = [each for found in outcome.findings for each in wrong_options(found["fix"])]
+            wrong = {"wrong": outcome.complaint(case), "unknown options": unknown}
+            yield (
+                case.name,
+                check_record(outcome) | {key: each for key, each in wrong.items() if each},
+            )
 
 
-def _sampled(cases: list[Any], sample: int | None) -> list[Any]:
-    """A fixed sample that does not depend on the order of the cases."""
-    return sorted(cases, key=lambda case: crc32(case.name.encode()))[:sample]
+def _chosen(cases: list[Any], chosen: Chosen) -> list[Any]:
+    """Cases by name, or a fixed sample that does not depend on their order."""
+    if isinstance(chosen, str):
+        return [case for case in cases if chosen in case.name]
+    return sorted(cases, key=lambda case: crc32(case.name.encode()))[:chosen]
 
 
-def make_runs(sample: int | None) -> Iterator[tuple[str, Record]]:
+def make_runs(chosen: Chosen) -> Iterator[tuple[str, Record]]:
     """Train each task for a few steps, as tests/tasks/test_after_training.py does."""
     from task_runs import RUNS, train_custom
 
@@ -147,7 +159,7 @@ def make_runs(sample: int | None) -> Iterator[tuple[str, Record]]:
         yield "custom", run_record(Path(base, "custom"))
 
 
-def make_commands(sample: int | None) -> Iterator[tuple[str, Record]]:
+def make_commands(chosen: Chosen) -> Iterator[tuple[str, Record]]:
     """The commands that each page shows."""
     from test_docs import PAGES, blocks
 
@@ -162,7 +174,7 @@ def make_commands(sample: int | None) -> Iterator[tuple[str, Record]]:
             yield page.name, {"commands": shown}
 
 
-MAKERS: dict[str, Callable[[int | None], Iterator[tuple[str, Record]]]] = {
+MAKERS: dict[str, Callable[[Chosen], Iterator[tuple[str, Record]]]] = {
     "checks": make_checks,
     "runs": make_runs,
     "commands": make_commands,
@@ -223,15 +235,15 @@ def write(kind: str) -> None:
     (HERE / f"{kind}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def compare(kind: str, sample: int | None) -> list[str]:
+def compare(kind: str, chosen: Chosen) -> list[str]:
     """Print and return every difference of a kind."""
     found, seen = [], set()
-    for name, record in MAKERS[kind](sample):
+    for name, record in MAKERS[kind](chosen):
         seen.add(name)
         for line in differences(kind, name, record):
             print(line, flush=True)
             found.append(line)
-    gone = set() if sample is not None else recorded(kind).keys() - seen
+    gone = set() if chosen is not None else recorded(kind).keys() - seen
     for name in sorted(gone):
         found.append(f"{kind}: {name} is recorded and no longer there")
         print(found[-1])
@@ -247,13 +259,15 @@ def main() -> int:
     action.add_argument("--compare", action="store_true")
     parser.add_argument("--only", choices=[*MAKERS])
     parser.add_argument("--sample", type=int)
+    parser.add_argument("--name")
     asked = parser.parse_args()
-    kinds = [asked.only] if asked.only else [*MAKERS]
+    kinds = ["checks"] if asked.name else [asked.only] if asked.only else [*MAKERS]
+    chosen = asked.name or asked.sample
     if asked.write:
         for kind in kinds:
             write(kind)
         return 0
-    return 1 if [line for kind in kinds for line in compare(kind, asked.sample)] else 0
+    return 1 if [line for kind in kinds for line in compare(kind, chosen)] else 0
 
 
 if __name__ == "__main__":

@@ -5,15 +5,8 @@ See tests/tasks/test_after_training.py for the runs, tests/faults/test_faults.py
 
 from __future__ import annotations
 
-import pytest
 from records.record import compare
 
 
 def test_commands_of_the_pages_are_recorded() -> None:
     assert compare("commands", None) == []
-
-
-@pytest.mark.slow
-@pytest.mark.rate_trial
-def test_sample_of_the_checks_is_as_recorded() -> None:
-    assert compare("checks", 60) == []

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import mmap
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("file_faults.c")
-PHASES = ("starting", "planning", "training", "saving", "evaluation", "end")
 ACTIONS = {"nothing": 0, "kill": 1, "fail once": 2, "fail": 3}
 MODULES = (
     "torch._dynamo",
@@ -104,23 +103,12 @@ class Fault:
 
 @dataclass
 class Child:
-    """A command that runs, or its several processes, and the phase of the first."""
+    """A command that runs, or its several processes."""
 
     pids: list[int]
     folder: Path
-    phase_page: mmap.mmap
     code: int | None = None
     codes: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def phase(self) -> str:
-        """What its first process does now."""
-        return PHASES[self.phase_page[0]]
-
-    @property
-    def times(self) -> list[int]:
-        """How often each phase was entered, modulo 256."""
-        return list(self.phase_page[1 : 1 + len(PHASES)])
 
     def poll(self) -> int | None:
         """The exit code if all processes ended: of the first that did not end well, else 0."""
@@ -161,9 +149,9 @@ class Child:
         assert self.code is not None
         return self.code
 
-    def kill(self, which: int | None = None) -> None:
-        """SIGKILL to one process (the others end as under a launcher), or to all."""
-        for pid in self.pids if which is None else [self.pids[which]]:
+    def kill(self) -> None:
+        """SIGKILL to all processes."""
+        for pid in self.pids:
             if pid not in self.codes:
                 os.kill(pid, signal.SIGKILL)
 
@@ -181,7 +169,6 @@ def start(
     **environment: str,
 ) -> Child:
     """Start `surefit ARGUMENTS` in a folder, which also holds its cache and temporaries."""
-    page = mmap.mmap(-1, mmap.PAGESIZE)
     (folder / "tmp").mkdir(exist_ok=True)
     printed_by(folder).write_bytes(b"")
     sys.stdout.flush()
@@ -194,9 +181,9 @@ def start(
             environment |= {"ACCELERATE_USE_CPU": "true"}
         pid = os.fork()
         if pid == 0:
-            _become(folder, arguments, fault if rank == 0 else None, environment, page, rank)
+            _become(folder, arguments, fault if rank == 0 else None, environment)
         pids.append(pid)
-    return Child(pids, folder, page)
+    return Child(pids, folder)
 
 
 def printed_by(folder: Path) -> Path:
@@ -227,8 +214,6 @@ def _become(
     arguments: Sequence[str],
     fault: Fault | None,
     environment: dict[str, str],
-    page: mmap.mmap,
-    rank: int,
 ) -> NoReturn:
     """Be the command: in the forked process, and never back."""
     try:
@@ -247,8 +232,6 @@ def _become(
         for stream in (1, 2):
             os.dup2(printed, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if rank == 0:
-            follow_phases(page)
         if fault is not None:
             _arm(folder, fault)
         from surefit.cli import main
@@ -286,36 +269,16 @@ def _arm(folder: Path, fault: Fault) -> None:
     library.faults_clock(ctypes.c_long(fault.clock_seconds))
 
 
-def follow_phases(page: mmap.mmap) -> None:
-    """Write the current phase to a shared page, by wrapping the functions that are the phases."""
-    from surefit.core import files
-    from surefit.pipeline.pipeline import Pipeline
-    from surefit.run import checkpoints
-    from surefit.training import resume
-    from surefit.training import run as starting
-
-    def mark(place: Any, name: str, phase: str) -> None:
-        inner, number = getattr(place, name), PHASES.index(phase)
-
-        def marked(*arguments: Any, **named: Any) -> Any:
-            before = page[0]
-            page[1 + number] = (page[1 + number] + 1) % 256
-            page[0] = number
-            try:
-                return inner(*arguments, **named)
-            finally:
-                page[0] = before
-
-        setattr(place, name, marked)
-
-    mark(starting, "make_plan", "planning")
-    mark(resume, "make_plan", "planning")
-    mark(starting, "train_rows", "training")
-    mark(checkpoints, "save_checkpoint", "saving")
-    mark(checkpoints, "prune_checkpoints", "saving")
-    mark(files, "_publish", "saving")
-    mark(Pipeline, "evaluate", "evaluation")
-    mark(starting, "save_model_of_step", "end")
+def unfit_messages(child: Child, *codes: int) -> list[str]:
+    """What is wrong with how a command ended: the codes allowed, a message, a fix, no traceback."""
+    said, wrong = child.said, []
+    if child.code not in codes:
+        wrong.append(f"exit {child.code}, not {codes}")
+    if "Traceback" in said or "internal error" in said:
+        wrong.append("a traceback or an internal error")
+    if child.code and not (re.search("^error[: ]", said, re.M) and "fix: " in said):
+        wrong.append("no message with a fix")
+    return [f"{each}: {said[-1500:]}" for each in wrong]
 
 
 def operations(folder: Path) -> Iterator[tuple[int, str, str]]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,6 @@ OUTPUT = "run"
 class Configuration:
     """One kind of run."""
 
-    name: str
-    about: str
     options: str
     processes: int = 1
 
@@ -34,39 +29,24 @@ class Configuration:
 
 SHORT = "--set generate.rows=2 --set generate.max_new_tokens=4"
 NET = "--data data.npz --model net:make --lr 0.01"
+SAVED = "--set save_every=3 --set eval_every=5"
 CONFIGURATIONS = {
-    each.name: each
-    for each in (
-        Configuration(
-            "lora",
-            "LoRA, augmented copies, gradient accumulation, generation",
-            "--data rows.jsonl --model tiny:llama --lora-r 4 --augmentation-factor 2 --grad-accum 2"
-            f" --batch-size 4 --epochs 2 {SHORT} --set save_every=3 --set eval_every=7",
-        ),
-        Configuration(
-            "full",
-            "full fine-tuning, dropout, two worker processes",
-            "--data texts.jsonl --model tiny:bert --batch-size 4 --epochs 2 --set workers=2"
-            " --set save_every=4 --set eval_every=9",
-        ),
-        Configuration(
-            "features",
-            "feature sequences, token budget, dropout",
-            f"{NET} --max-tokens 64 --epochs 3 --set save_every=5 --set eval_every=8",
-        ),
-        Configuration(
-            "two",
-            "two processes",
-            f"{NET} --batch-size 4 --epochs 2 --set save_every=4 --set eval_every=6",
-            processes=2,
-        ),
-        Configuration(
-            "early",
-            "early stopping",
-            f"{NET} --lr 0.3 --batch-size 4 --epochs 30 --set early_stopping.patience=3"
-            " --set save_every=7 --set eval_every=5",
-        ),
-    )
+    "features": Configuration(f"{NET} --max-tokens 64 --max-steps 12 {SAVED}"),
+    "lora": Configuration(
+        "--data rows.jsonl --model tiny:llama --lora-r 4 --augmentation-factor 2 --grad-accum 2"
+        f" --batch-size 4 --max-steps 9 {SHORT} {SAVED}"
+    ),
+    "workers": Configuration(
+        "--data texts.jsonl --model tiny:bert --batch-size 4 --epochs 2 --set workers=2"
+        " --set save_every=4 --set eval_every=9"
+    ),
+    "two processes": Configuration(
+        f"{NET} --batch-size 4 --epochs 2 --set save_every=4 --set eval_every=6", processes=2
+    ),
+    "early stopping": Configuration(
+        f"{NET} --lr 0.3 --batch-size 4 --epochs 30 --set early_stopping.patience=3"
+        " --set save_every=7 --set eval_every=5"
+    ),
 }
 
 
@@ -78,31 +58,6 @@ def prepare(folder: Path) -> Path:
     save_ragged(folder / "data.npz", feature_rows(100))
     write_module(folder, dropout=0.2)
     return folder
-
-
-def run_undisturbed(configuration: Configuration, folder: Path) -> Path:
-    """Run the command as a user does, with its own interpreter; the run's folder."""
-    prefix = [sys.executable, "-m"]
-    if configuration.processes > 1:
-        prefix += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-        prefix += [str(configuration.processes), "-m"]
-    environment = {
-        **os.environ,
-        "SUREFIT_CACHE": str(folder / "cache"),
-        "XDG_STATE_HOME": str(folder / "state"),
-        "ACCELERATE_USE_CPU": "true",
-    }
-    done = subprocess.run(
-        [*prefix, "surefit", *configuration.arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"{configuration.name}, undisturbed: {done.stderr[-3000:]}")
-    return folder / OUTPUT
 
 
 def go_on(folder: Path) -> list[str]:
@@ -120,6 +75,15 @@ def finish(
     """Continue a run in a new process, to its end."""
     arguments = go_on(folder) or configuration.arguments
     return children.run(folder, arguments, fault, processes=configuration.processes, **more)
+
+
+def continued(configuration: Configuration, folder: Path, undisturbed: Path) -> list[str]:
+    """Continue a run to its end; in what it differs from the undisturbed one, and what is left."""
+    child = finish(configuration, folder)
+    if wrong := children.unfit_messages(child, 0):
+        return [f"continued: {each}" for each in wrong]
+    wrong = differences(folder / OUTPUT, undisturbed / OUTPUT)
+    return wrong + [f"{name} is left over" for name in stray_files(folder)]
 
 
 def differences(run: Path, reference: Path) -> list[str]:

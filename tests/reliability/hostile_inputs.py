@@ -87,10 +87,10 @@ def run_case(case: Case, root: Path, run: Path) -> Outcome:
     scene = Scene(root, run)
     for name in ("home", "work", "tmp", "out", "cache", "state"):
         (root / name).mkdir(parents=True)
-    arguments = case.prepare(scene)
+    case.prepare(scene)
     before = listing(root)
     start = time.monotonic()
-    code, peak = _execute(case, scene, arguments)
+    code, peak = _execute(case, scene)
     seconds = time.monotonic() - start
     said = (root / "said").read_bytes().decode("utf-8", "replace")
     faults = tuple(_judge(case, scene, code, said, before))
@@ -135,13 +135,13 @@ def _judge(
         yield f"changed outside of output and cache: {', '.join(changed[:3])}"
 
 
-def _execute(case: Case, scene: Scene, arguments: Sequence[str]) -> tuple[int, int]:
+def _execute(case: Case, scene: Scene) -> tuple[int, int]:
     """Exit code (negative: the signal) and peak memory of a fork, or of a new interpreter."""
     if case.own_process:
-        return _execute_anew(case, scene, arguments), 0
+        return _execute_anew(case, scene), 0
     child = os.fork()
     if child == 0:
-        _become(case, scene, arguments)
+        _become(case, scene)
     deadline = time.monotonic() + WALL_SECONDS
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
@@ -152,9 +152,9 @@ def _execute(case: Case, scene: Scene, arguments: Sequence[str]) -> tuple[int, i
         time.sleep(0.02)
 
 
-def _execute_anew(case: Case, scene: Scene, arguments: Sequence[str]) -> int:
+def _execute_anew(case: Case, scene: Scene) -> int:
     with (scene.root / "said").open("wb") as said:
-        command = [sys.executable, "-m", "surefit", *arguments]
+        command = [sys.executable, "-m", "surefit", *case.command]
         package = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, **scene.environment, "PYTHONPATH": path, **case.environment}
@@ -173,7 +173,7 @@ def _execute_anew(case: Case, scene: Scene, arguments: Sequence[str]) -> int:
             return -signal.SIGKILL
 
 
-def _become(case: Case, scene: Scene, arguments: Sequence[str]) -> None:
+def _become(case: Case, scene: Scene) -> None:
     """In the fork: take on limits, folders and streams, and run the command."""
     try:
         os.setsid()
@@ -192,7 +192,7 @@ def _become(case: Case, scene: Scene, arguments: Sequence[str]) -> None:
         from surefit.cli import main
 
         try:
-            main(list(arguments))
+            main(list(case.command))
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else 0
         sys.stdout.flush()

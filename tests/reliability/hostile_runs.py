@@ -5,39 +5,35 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reliability.hostile_case import ANY, Case, Scene
-from reliability.hostile_data import ESCAPES, GOOD, content, fifo, lines
+from reliability.hostile_case import ANY, Case, Content
+from reliability.hostile_data import ESCAPES, EVIL, GOOD, save_pickle
 
 import surefit
 
 Damage = Callable[[Path], object]
+ROWS: dict[str, Content] = {"rows.jsonl": GOOD}
+TEXTS: dict[str, Content] = {"rows.jsonl": [{"text": f"row {n}"} for n in range(20)]}
+CHECK = ("check", "--data", "rows.jsonl", "--model")
 
 
 def make_run(folder: Path) -> Path:
-    """A small finished run with checkpoints, and a transformers model folder beside it."""
+    """A small finished run with checkpoints, and a transformers model folder in it."""
     folder.mkdir(parents=True)
-    lines(GOOD)(folder / "rows.jsonl")
-    before = os.environ.get("SUREFIT_CACHE")
-    os.environ["SUREFIT_CACHE"] = str(folder / "cache")
-    try:
-        surefit.train(
-            data=str(folder / "rows.jsonl"),
-            model="tiny:llama",
-            epochs=1,
-            batch_size=8,
-            save_every=1,
-            output=str(folder / "run"),
-            generate={"rows": 0},
-        )
-    finally:
-        if before is None:
-            del os.environ["SUREFIT_CACHE"]
-        else:
-            os.environ["SUREFIT_CACHE"] = before
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GOOD))
+    surefit.train(
+        data=str(folder / "rows.jsonl"),
+        model="tiny:llama",
+        epochs=1,
+        batch_size=8,
+        save_every=1,
+        output=str(folder / "run"),
+        generate={"rows": 0},
+        cache=str(folder / "cache"),
+    )
     return folder
 
 
@@ -46,22 +42,12 @@ def run_cases() -> list[Case]:
     return [*configs(), *settings(), *models(), *templates(), *runs(), *hostile_plans(), *logs()]
 
 
-def with_config(text: str | bytes, *more: str) -> Callable[[Scene], Sequence[str]]:
-    def prepare(scene: Scene) -> Sequence[str]:
-        lines(GOOD)(scene.work / "rows.jsonl")
-        changed = text.replace("CANARY", str(scene.canary)) if isinstance(text, str) else text
-        content(changed)(scene.work / "run.yaml")
-        return ["check", "run.yaml", *more]
-
-    return prepare
-
-
 def configs() -> Iterator[Case]:
     """YAML that runs code, expands, nests, or is none."""
     laughs = "a0: &a0 [x, x]\n" + "".join(
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
     )
-    texts: dict[str, str | bytes] = {
+    contents: dict[str, Content] = {
         "python tag": "data: !!python/object/apply:pathlib.Path.touch [CANARY]\n",
         "python name": "model: !!python/name:os.system\n",
         "billion laughs": laughs + "data: *a11\n",
@@ -89,16 +75,11 @@ def configs() -> Iterator[Case]:
         "huge base 60": "epochs: " + "9:" * 3000 + "9\n",
         "infinite": "lr: .inf\ndata: rows.jsonl\nmodel: tiny:llama\n",
         "10 MB": "# " + "x" * 10_000_000 + "\n",
+        "pipe": os.mkfifo,
+        "folder": Path.mkdir,
     }
-    for name, text in texts.items():
-        yield Case(f"config {name}", with_config(text))
-    for name, write in {"pipe": fifo, "folder": Path.mkdir}.items():
-
-        def prepare(scene: Scene, write: Damage = write) -> Sequence[str]:
-            write(scene.work / "run.yaml")
-            return ["check", "run.yaml"]
-
-        yield Case(f"config {name}", prepare)
+    for name, content in contents.items():
+        yield Case(f"config {name}", ["check", "run.yaml"], {**ROWS, "run.yaml": content})
 
 
 UNUSED = ("read.", "template=", "augment.function")
@@ -107,7 +88,6 @@ UNUSED = ("read.", "template=", "augment.function")
 
 def settings() -> Iterator[Case]:
     """Strings for --set, options and the environment."""
-    base = ("--data", "rows.jsonl", "--model", "tiny:llama")
     for text in (
         "epochs=!!python/name:os.system",
         "=",
@@ -131,12 +111,8 @@ def settings() -> Iterator[Case]:
         "seed=99999999999999999999999",
         "trackers=[../../../x]",
     ):
-
-        def prepare(scene: Scene, text: str = text) -> Sequence[str]:
-            lines([{"text": f"row {n}"} for n in range(20)])(scene.work / "rows.jsonl")
-            return ["check", *base, "--set", text]
-
-        yield Case(f"set {text[:30]!r}", prepare, ANY if text.startswith(UNUSED) else (1, 2))
+        codes = ANY if text.startswith(UNUSED) else (1, 2)
+        yield Case(f"set {text[:30]!r}", [*CHECK, "tiny:llama", "--set", text], TEXTS, codes)
     for name, value in {
         "SUREFIT_CACHE": "/dev/null/x",
         "SUREFIT_CACHE ": "/proc/1/nothing",
@@ -148,14 +124,10 @@ def settings() -> Iterator[Case]:
         "SUREFIT_CACHE  ": "\x1b]0;owned\x07",
     }.items():
         changed = {name.strip(): value, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-        def prepare(scene: Scene) -> Sequence[str]:
-            lines([{"text": f"Grüße {ESCAPES} {n}"} for n in range(20)])(scene.work / "ü.jsonl")
-            return ["inspect", "ü.jsonl"]
-
         yield Case(
             f"environment {name}={value[:12]!r}",
-            prepare,
+            ["inspect", "ü.jsonl"],
+            {"ü.jsonl": [{"text": f"Grüße {ESCAPES} {n}"} for n in range(20)]},
             ANY,
             own_process=True,
             may_write=True,
@@ -163,42 +135,47 @@ def settings() -> Iterator[Case]:
         )
 
 
-def with_model(change: Callable[[Scene, Path], object], name: str = "model") -> Any:
-    """Checks a copy of a good model folder after a change."""
-
-    def prepare(scene: Scene) -> Sequence[str]:
-        run = scene.copy_run()
-        model = scene.work / name
-        (run / "model").rename(model)
-        lines(GOOD)(scene.work / "rows.jsonl")
-        change(scene, model)
-        return ["check", "--data", "rows.jsonl", "--model", name]
-
-    return prepare
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
-def edit_json(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def edited(**changes: Any) -> Damage:
+    """Changes keys of a JSON file."""
+    return lambda path: path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def with_model(name: str, files: dict[str, Content], *codes: int, says: str = "") -> Case:
+    """Checks a good model folder in which some files are changed."""
+    changed = {f"run/model/{file}": content for file, content in files.items()}
+    command, allowed = [*CHECK, "run/model"], codes or (1, 2)
+    return Case(name, command, {**ROWS, **changed}, allowed, says=says, run="run")
+
+
+AUTO = {"AutoConfig": "modeling_evil.C", "AutoModelForCausalLM": "modeling_evil.M"}
+ONLY = {"AutoConfig": "modeling_evil.C", "AutoModel": "modeling_evil.M"}
+TOKENIZERS = {"AutoTokenizer": ["tok_evil.T", "tok_evil.T"]}
+OWN_CODE: dict[str, Content] = {
+    "modeling_evil.py": EVIL,
+    "config.json": edited(auto_map=AUTO, model_type="evil"),
+}
+PICKLED: dict[str, Content] = {"model.safetensors": Path.unlink, "pytorch_model.bin": save_pickle}
 
 
 def models() -> Iterator[Case]:
     """Model folders that are damaged, huge by their config, or bring code."""
-    file_damages = {"empty": b"", "noise": bytes(range(256)) * 8, "list": b"[]", "null": b"null"}
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
-        for kind, data in file_damages.items():
-            yield Case(
-                f"model {name} {kind}",
-                with_model(lambda s, m, name=name, data=data: (m / name).write_bytes(data)),
-                ANY if "tokenizer" in name else (1, 2),
-            )
-        yield Case(
-            f"model {name} deep",
-            with_model(lambda s, m, name=name: (m / name).write_text('{"a":' * 100_000)),
-            ANY if "tokenizer" in name else (1, 2),
-        )
-        yield Case(
-            f"model {name} pipe", with_model(lambda s, m, name=name: replace_by_pipe(m / name))
-        )
+    damages: dict[str, Content] = {
+        "empty": b"",
+        "noise": bytes(range(256)) * 8,
+        "list": b"[]",
+        "null": b"null",
+        "deep": '{"a":' * 100_000,
+    }
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        codes = ANY if "tokenizer" in file else (1, 2)
+        for kind, content in damages.items():
+            yield with_model(f"model {file} {kind}", {file: content}, *codes)
+        yield with_model(f"model {file} pipe", {file: replace_by_pipe})
     for key, value in {
         "hidden_size": 10**12,
         "vocab_size": -5,
@@ -212,16 +189,19 @@ def models() -> Iterator[Case]:
         "rope_parameters": "x",
         "hidden_act": "__import__",
     }.items():
-        yield Case(
-            f"model config {key}={str(value)[:16]!r}",
-            with_model(lambda s, m, k=key, v=value: edit_json(m / "config.json", **{k: v})),
-            ANY,
-        )
-    yield Case("model with auto_map", with_model(add_code), says="code of its own")
-    yield Case("model only of auto_map", with_model(only_code), says="code of its own")
-    yield Case("tokenizer with auto_map", with_model(add_tokenizer_code), ANY)
-    yield Case("pickled weights", with_model(pickled_weights))
-    yield Case("weights of a module index", with_model(index_elsewhere), ANY)
+        name = f"model config {key}={str(value)[:16]!r}"
+        yield with_model(name, {"config.json": edited(**{key: value})}, *ANY)
+    yield with_model("model with auto_map", OWN_CODE, says="code of its own")
+    alone = {**OWN_CODE, "config.json": json.dumps({"auto_map": ONLY})}
+    yield with_model("model only of auto_map", alone, says="code of its own")
+    mapped = edited(auto_map=TOKENIZERS, tokenizer_class="T")
+    evil: dict[str, Content] = {"tok_evil.py": EVIL, "tokenizer_config.json": mapped}
+    yield with_model("tokenizer with auto_map", evil, *ANY)
+    yield with_model("pickled weights", PICKLED)
+    index = {"metadata": {}, "weight_map": {"model.norm.weight": "../../../../etc/passwd"}}
+    elsewhere: dict[str, Content] = {"model.safetensors.index.json": json.dumps(index)}
+    elsewhere["model.safetensors"] = Path.unlink
+    yield with_model("weights of a module index", elsewhere, *ANY)
     for name, raw in {
         "empty": b"",
         "magic": b"GGUF",
@@ -229,65 +209,11 @@ def models() -> Iterator[Case]:
         "absurd string": b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**60),
         "noise": b"GGUF" + bytes(range(256)) * 99,
     }.items():
-
-        def prepare(scene: Scene, raw: bytes = raw) -> Sequence[str]:
-            lines(GOOD)(scene.work / "rows.jsonl")
-            (scene.work / "m.gguf").write_bytes(raw)
-            return ["check", "--data", "rows.jsonl", "--model", "m.gguf"]
-
-        yield Case(f"gguf {name}", prepare)
+        yield Case(f"gguf {name}", [*CHECK, "m.gguf"], {**ROWS, "m.gguf": raw})
     for name in (
-        "os:system",
-        "nothing:here",
-        "../../x:y",
-        ":",
-        "tiny:",
-        "tiny:../x",
-        f"{ESCAPES}/x",
+        *("os:system", "nothing:here", "../../x:y", ":", "tiny:", "tiny:../x", f"{ESCAPES}/x"),
     ):
-
-        def prepare(scene: Scene, name: str = name) -> Sequence[str]:
-            lines(GOOD)(scene.work / "rows.jsonl")
-            return ["check", "--data", "rows.jsonl", "--model", name]
-
-        yield Case(f"model named {name[:12]!r}", prepare)
-
-
-def replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    fifo(path)
-
-
-def add_code(scene: Scene, model: Path) -> None:
-    (model / "modeling_evil.py").write_text(f"open({str(scene.canary)!r}, 'w')\n")
-    mapped = {"AutoConfig": "modeling_evil.C", "AutoModelForCausalLM": "modeling_evil.M"}
-    edit_json(model / "config.json", auto_map=mapped, model_type="evil")
-
-
-def only_code(scene: Scene, model: Path) -> None:
-    (model / "modeling_evil.py").write_text(f"open({str(scene.canary)!r}, 'w')\n")
-    mapped = {"AutoConfig": "modeling_evil.C", "AutoModel": "modeling_evil.M"}
-    (model / "config.json").write_text(json.dumps({"auto_map": mapped}))
-
-
-def add_tokenizer_code(scene: Scene, model: Path) -> None:
-    (model / "tok_evil.py").write_text(f"open({str(scene.canary)!r}, 'w')\n")
-    mapped = {"AutoTokenizer": ["tok_evil.T", "tok_evil.T"]}
-    edit_json(model / "tokenizer_config.json", auto_map=mapped, tokenizer_class="T")
-
-
-def pickled_weights(scene: Scene, model: Path) -> None:
-    import torch
-    from reliability.hostile_data import Canary
-
-    (model / "model.safetensors").unlink()
-    torch.save({"x": Canary(scene.canary)}, model / "pytorch_model.bin")
-
-
-def index_elsewhere(scene: Scene, model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": {"model.norm.weight": "../../../../etc/passwd"}}
-    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+        yield Case(f"model named {name[:12]!r}", [*CHECK, name], ROWS)
 
 
 TEMPLATES = {
@@ -322,44 +248,32 @@ TEMPLATES = {
 
 def templates() -> Iterator[Case]:
     """Chat templates that loop, double, pad, or reach for Python."""
+    roles = {"user": "q", "assistant": "a"}
+    rows = [
+        {"messages": [{"role": role, "content": f"{word} {n}"} for role, word in roles.items()]}
+        for n in range(20)
+    ]
     for name, text in TEMPLATES.items():
-
-        def change(scene: Scene, model: Path, text: str = text) -> None:
-            (model / "chat_template.jinja").unlink(missing_ok=True)  # which would come first
-            edit_json(model / "tokenizer_config.json", chat_template=text)
-            rows = [
-                {
-                    "messages": [
-                        {"role": "user", "content": f"q {n}"},
-                        {"role": "assistant", "content": f"a {n}"},
-                    ]
-                }
-                for n in range(20)
-            ]
-            lines(rows)(scene.work / "rows.jsonl")
-
-        yield Case(f"template {name}", with_model(change))
+        changed: dict[str, Content] = {
+            "run/model/chat_template.jinja": lambda path: path.unlink(missing_ok=True),  # the first
+            "run/model/tokenizer_config.json": edited(chat_template=text),
+            "rows.jsonl": rows,
+        }
+        yield Case(f"template {name}", [*CHECK, "run/model"], changed, run="run")
 
 
 RUN_FILES = (
-    "config.yaml",
-    "plan.json",
-    "digests.json",
-    "events.jsonl",
-    "model/config.json",
-    "model/encoder.json",
-    "model/model.safetensors",
-    "model/tokenizer.json",
-    "checkpoints/LAST/state.json",
-    "checkpoints/LAST/digests.json",
+    *("config.yaml", "plan.json", "digests.json", "events.jsonl", "model/config.json"),
+    *("model/encoder.json", "model/model.safetensors", "model/tokenizer.json"),
+    *("checkpoints/step-00000003/state.json", "checkpoints/step-00000003/digests.json"),
 )
-DAMAGES: dict[str, Damage] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "noise": lambda path: path.write_bytes(bytes(range(256)) * 8),
-    "list": lambda path: path.write_text("[]"),
-    "object": lambda path: path.write_text("{}"),
+DAMAGES: dict[str, Content] = {
+    "empty": b"",
+    "noise": bytes(range(256)) * 8,
+    "list": "[]",
+    "object": "{}",
     "numbers": lambda path: path.write_text(json.dumps(dict.fromkeys(keys_of(path), 7))),
-    "deep": lambda path: path.write_text('{"a":' * 100_000),
+    "deep": '{"a":' * 100_000,
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "codes": lambda path: path.write_text(json.dumps(dict.fromkeys(keys_of(path), ESCAPES))),
     "pipe": replace_by_pipe,
@@ -376,69 +290,28 @@ def keys_of(path: Path) -> list[str]:
 
 def runs() -> Iterator[Case]:
     """Run folders with a damaged or hostile file, opened by each command in turn."""
+    run = "../out/run"
     commands = (
-        ["predict", "run", "--text", "hello"],
-        ["report", "run"],
-        ["verify", "run"],
-        ["train", "--resume", "run", "--epochs", "2"],
-        ["export", "run", "../out/exported"],
-        ["evaluate", "run"],
-        ["explain", "run"],
+        ["predict", run, "--text", "hello"],
+        ["report", run],
+        ["verify", run],
+        ["train", "--resume", run, "--epochs", "2"],
+        ["export", run, "../out/exported"],
+        ["evaluate", run],
+        ["explain", run],
     )
     number = 0
     for file in RUN_FILES:
         for kind, damage in DAMAGES.items():
             number += 1
             command = commands[number % len(commands)]
-
-            def prepare(
-                scene: Scene, file: str = file, damage: Damage = damage, command: Any = command
-            ) -> Sequence[str]:
-                run = scene.copy_run()
-                saved = sorted((run / "checkpoints").glob("step-*"))[-1].name
-                path = run / file.replace("LAST", saved)
-                if path.exists():
-                    damage(path)
-                run.rename(scene.root / "out" / "run")
-                return [part if part != "run" else "../out/run" for part in command]
-
-            yield Case(f"run {file} {kind}: {command[0]}", prepare, ANY)
+            shown = file.replace("step-00000003", "LAST")
+            name = f"run {shown} {kind}: {command[0]}"
+            yield Case(name, command, {f"{run}/{file}": damage}, ANY, run=run)
 
 
-def hostile_plans() -> Iterator[Case]:
-    """Run folders of strangers that name code, paths and templates."""
-    changes: dict[str, Callable[[Scene, Path], object]] = {
-        "task of code": lambda s, r: replace_in(r / "config.yaml", "task:", "task: evil:SPEC #"),
-        "model of code": lambda s, r: replace_in(r / "config.yaml", "model:", "model: evil:make #"),
-        "scorer of code": lambda s, r: replace_in(r / "config.yaml", "scorer:", "scorer: evil:f #"),
-        "trust": lambda s, r: replace_in(
-            r / "config.yaml", "trust_remote_code: false", "trust_remote_code: true"
-        ),
-        "auto_map": lambda s, r: add_code(s, r / "model"),
-        "pickled weights": lambda s, r: pickled_weights(s, r / "model"),
-        "endless template": lambda s, r: edit_json(
-            r / "model" / "tokenizer_config.json", chat_template=TEMPLATES["endless loops"]
-        ),
-        "absolute link": lambda s, r: link_away(r / "model" / "config.json"),
-    }
-    for name, change in changes.items():
-        for command in (["predict", "run", "--text", "x"], ["evaluate", "run"], ["verify", "run"]):
-
-            def prepare(
-                scene: Scene, change: Any = change, command: Any = command
-            ) -> Sequence[str]:
-                run = scene.copy_run()
-                bad = f"open({str(scene.canary)!r}, 'w')\n"
-                for place in (run, scene.work, run / "model"):
-                    (place / "evil.py").write_text(bad)
-                change(scene, run)
-                return command
-
-            yield Case(f"stranger's {name}: {command[0]}", prepare, ANY)
-
-
-def replace_in(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new))
+def replaced(old: str, new: str) -> Damage:
+    return lambda path: path.write_text(path.read_text().replace(old, new))
 
 
 def link_away(path: Path) -> None:
@@ -446,9 +319,31 @@ def link_away(path: Path) -> None:
     path.symlink_to("/etc/passwd")
 
 
+def hostile_plans() -> Iterator[Case]:
+    """Run folders of strangers that name code, paths and templates."""
+    trusting = replaced("trust_remote_code: false", "trust_remote_code: true")
+    endless = edited(chat_template=TEMPLATES["endless loops"])
+    changes: dict[str, dict[str, Content]] = {
+        "task of code": {"config.yaml": replaced("task:", "task: evil:SPEC #")},
+        "model of code": {"config.yaml": replaced("model:", "model: evil:make #")},
+        "scorer of code": {"config.yaml": replaced("scorer:", "scorer: evil:f #")},
+        "trust": {"config.yaml": trusting},
+        "auto_map": {f"model/{name}": content for name, content in OWN_CODE.items()},
+        "pickled weights": {f"model/{name}": content for name, content in PICKLED.items()},
+        "endless template": {"model/tokenizer_config.json": endless},
+        "absolute link": {"model/config.json": link_away},
+    }
+    lying: dict[str, Content] = dict.fromkeys(("evil.py", "run/evil.py", "run/model/evil.py"), EVIL)
+    for name, files in changes.items():
+        changed = {f"run/{file}": content for file, content in files.items()}
+        for command in (["predict", "run", "--text", "x"], ["evaluate", "run"], ["verify", "run"]):
+            shown = f"stranger's {name}: {command[0]}"
+            yield Case(shown, command, {**lying, **changed}, ANY, run="run")
+
+
 def logs() -> Iterator[Case]:
     """Logs for `explain`."""
-    texts: dict[str, bytes] = {
+    for name, raw in {
         "codes": b"\x1b[2J\x1b]0;owned\x07RuntimeError: \x1b[31mCUDA out of memory\r\x9b",
         "noise": bytes(range(256)) * 100,
         "one 100 MB line": b"x" * 100_000_000,
@@ -456,18 +351,7 @@ def logs() -> Iterator[Case]:
         "open brackets": b"[" * 1_000_000,
         "repeated message": b"mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5) " * 20_000,
         "spaces": b" " * 5_000_000 + b"x",
-    }
-    for name, raw in texts.items():
-
-        def prepare(scene: Scene, raw: bytes = raw) -> Sequence[str]:
-            (scene.work / "log.txt").write_bytes(raw)
-            return ["explain", "log.txt"]
-
-        yield Case(f"log {name}", prepare, ANY)
+    }.items():
+        yield Case(f"log {name}", ["explain", "log.txt"], {"log.txt": raw}, ANY)
     for name, path in {"pipe": "pipe", "device": "/dev/zero", "nothing": "nowhere"}.items():
-
-        def prepare(scene: Scene, path: str = path) -> Sequence[str]:
-            fifo(scene.work / "pipe")
-            return ["explain", path]
-
-        yield Case(f"log {name}", prepare)
+        yield Case(f"log {name}", ["explain", path], {"pipe": os.mkfifo})

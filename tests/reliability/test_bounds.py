@@ -24,11 +24,11 @@ from surefit.data import data_rules
 from surefit.data.formats import (
     conll,
     delimited,
-    json_window,
+    json_rows,
     numpy_files,
     text_decoding,
 )
-from surefit.data.formats.json_window import MAX_DEPTH
+from surefit.data.formats.jsonl import MAX_DEPTH
 from surefit.data.open_data import open_table
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.image_files import decode
@@ -55,7 +55,7 @@ def codes(path: Path) -> list[str]:
 def test_a_line_that_is_too_long_is_refused_with_its_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (text_decoding, json_window, delimited):
+    for module in (text_decoding, json_rows, delimited):
         monkeypatch.setattr(module, "MAX_LINE_BYTES", 1000)
     raw = b'{"text": "short"}\n' + b'{"text": "' + b"x" * 5000
     raw = b"[" + raw.replace(b"\n", b",\n") if name == "x.json" else raw

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from reliability.small_disk import leave_pages, small_disk
 
 import surefit
 from builders import MeanPool, feature_rows, write_jsonl
@@ -17,6 +19,7 @@ from surefit.plan.plan import Plan
 from surefit.run.choose_checkpoint import checkpoint_damage, list_checkpoints
 from surefit.run.events import read_events
 
+PAGE = 4096
 ROWS = feature_rows(40)
 STATE = MeanPool().state_dict()
 OPTIONS: dict[str, Any] = {
@@ -27,6 +30,33 @@ OPTIONS: dict[str, Any] = {
     "save_every": 3,
     "accept": ["SF860"],
 }
+
+
+@contextmanager
+def small_disk(folder: Path, size: str = "16m") -> Iterator[Path]:
+    """Mount a tmpfs at `folder` while the block runs; skips where that is not possible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def leave_pages(disk: Path, pages: int) -> Path:
+    """Fill a disk but for some pages; the file that fills it."""
+    filler = disk / "filler"
+    free = os.statvfs(disk)
+    with filler.open("wb") as file:
+        for _ in range(free.f_bavail * free.f_frsize // PAGE - pages):
+            file.write(b"\0" * PAGE)
+    return filler
 
 
 def module() -> MeanPool:

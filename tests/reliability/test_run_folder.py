@@ -17,8 +17,7 @@ from surefit.core import files
 from surefit.core.digests import find_damage
 from surefit.core.locks import lock_run
 from surefit.request import make_request
-from surefit.run.checkpoints import latest_checkpoint
-from surefit.run.choose_checkpoint import choose_checkpoint, list_checkpoints
+from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
 from surefit.run.events import cut_events, read_events
 from surefit.run.run_folder import Run
 from surefit.run.verify_run import verify_files
@@ -257,7 +256,7 @@ def test_a_folder_that_is_deleted_is_noticed_at_the_next_step(tmp_path: Path) ->
 def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
     run = train(tmp_path / "run").path
     before = events(run)
-    assert resume(run, epochs=2) == []
+    assert resume(run, epochs=2) == [f"{run} is already finished."]
     assert events(run) == before
     said = resume(run, epochs=4)
     assert said[0] == "epochs: 2 → 4."

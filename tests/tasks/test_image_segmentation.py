@@ -22,7 +22,7 @@ from surefit.cli.predict import plain_value
 from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.images.mask_files import IGNORED, read_mask
 from surefit.plan.plan import Plan
-from surefit.tasks.pixel_classes import DICE, IOU, pixel_class_scores, pixel_loss
+from surefit.tasks.image_segmentation import DICE, IOU, pixel_class_scores, pixel_loss
 
 
 def net(stride: int = 1) -> nn.Module:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import surefit
 from builders import (
@@ -46,38 +45,6 @@ def test_text_classification_learns_the_deciding_word(
     assert [answer["prediction"] for answer in answers] == ["good", None, "bad"]
     assert [answer["row"] for answer in answers] == [0, 1, 2]
     assert answers[1]["skipped"] == "empty"
-
-
-def test_own_task_in_a_few_lines(tmp_path: Path) -> None:
-    """y = 2x + 3, with a TaskSpec, a loss and a metric of one's own."""
-
-    class Line(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x.unsqueeze(-1)).squeeze(-1)
-
-    def errors(outputs: Any, batch: Any) -> Any:
-        return (outputs.logits - batch["y"]).square().sum(), len(batch["y"])
-
-    spec = surefit.TaskSpec(
-        name="line",
-        fields={"x": surefit.Field(), "y": surefit.Field()},
-        encode=lambda row, encoder: {"x": row["x"], "y": row["y"]},
-        loss=errors,
-        metrics={"squared_error": errors},
-    )
-    values = np.random.default_rng(0).normal(size=200)
-    rows = [{"x": float(x), "y": float(2 * x + 3)} for x in values]
-    run = surefit.train(
-        data=rows, model=Line(), task=spec, epochs=40, lr=0.1, output=str(tmp_path / "run")
-    )
-    layer = run.model.layer
-    assert layer.weight.item() == pytest.approx(2, abs=0.01)
-    assert layer.bias.item() == pytest.approx(3, abs=0.01)
-    assert run.metrics["squared_error"] < 1e-3
 
 
 def test_further_columns_reach_a_module_that_names_them(tmp_path: Path) -> None:

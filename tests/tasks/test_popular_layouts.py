@@ -12,9 +12,9 @@ import pytest
 from chats import said
 from faults.misread import NOUNS
 from faults.pasted import lines_in
-from surefit.data.label_columns import join_columns
-from surefit.data.nested_columns import spread_columns
+from surefit.data.forms import spread_columns
 from surefit.data.python.rows_to_arrow import open_rows
+from surefit.data.several_columns import join_columns
 from surefit.data.table import Source, Table
 from surefit.errors import FindingError, UsageError
 from surefit.tasks import TASKS

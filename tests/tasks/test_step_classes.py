@@ -246,13 +246,13 @@ def test_the_axes_of_a_module_are_tried(name: str) -> None:
 
 def test_axes_that_cannot_be_proved_are_refused_and_one_more_output_proves_them() -> None:
     data = {"features": X, "labels": Y}
-    assert "SF199" in codes(check(data, Whole(12, 12)))
+    assert "SF305" in codes(check(data, Whole(12, 12)))
     assert check(data, Whole(12, 13)).ok
 
 
 def test_fewer_outputs_than_steps_need_a_stated_stride() -> None:
     data, module = {"features": X, "labels": Y}, conv(stride=2)
-    refused = next(found for found in check(data, module).findings if found.code == "SF229")
+    refused = next(found for found in check(data, module).findings if found.code == "SF305")
     assert "[2, 3, 6]" in refused.message
     assert "features.stride=2" in refused.fix
     plan = check(data, module, **{"features.stride": 2})
@@ -261,7 +261,7 @@ def test_fewer_outputs_than_steps_need_a_stated_stride() -> None:
     logits = plan.job.pipeline.outputs(batch).logits
     own = module(batch["inputs_embeds"].transpose(1, 2)).transpose(1, 2)
     torch.testing.assert_close(logits, own.repeat_interleave(2, 1))
-    assert "SF229" in codes(check(data, module, **{"features.stride": 3}))
+    assert "SF305" in codes(check(data, module, **{"features.stride": 3}))
 
 
 def test_mixup_is_refused_and_other_changes_keep_the_labels() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from builders import WORDS, encode_one, learn
 from surefit.cli import run as command
 from surefit.encode.encoded_row import SkipRowError
 from surefit.encode.encoder import Encoder
-from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.encode.text.tokenizer import load_again, read_words_as_text, train_tokenizer
 from surefit.tasks import token_classification
 from surefit.tasks.token_classification import encode
 
@@ -58,7 +59,9 @@ def encoder() -> Encoder:
     return Encoder(
         "token-classification",
         {"tokens": "tokens", "tags": "tags"},
-        tokenizer=train_tokenizer(["red blue"], 260),
+        tokenizer=read_words_as_text(
+            train_tokenizer(["red blue"], 260), partial(load_again, model_type=None)
+        ),
         fitted={"classes": ["O", "B-PER", "I-PER"]},
         settings={"overlong": "truncate"},
         max_length=8,

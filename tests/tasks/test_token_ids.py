@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 import surefit
-from builders import write_jsonl
 
 RANDOM = np.random.default_rng(0)
 IDS = [RANDOM.integers(0, 20, int(RANDOM.integers(3, 9))).tolist() for _ in range(80)]
@@ -69,20 +68,6 @@ def test_one_label_per_row_is_a_class(name: str) -> None:
         assert plan.as_dict()["task"] == "text-classification"
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet", "npz"])
-def test_files_and_a_named_task(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / f"rows.{ending}"
-    if ending == "jsonl":
-        write_jsonl(path, ROWS)
-    elif ending == "parquet":
-        pd.DataFrame(ROWS).to_parquet(path)
-    else:
-        ids = np.array([ids[:3] for ids in IDS])
-        np.savez(path, input_ids=ids, label=(ids[:, 0] > 9).astype("int64"))
-    assert checked(data=str(path), model=Net()).as_dict()["task"] == "text-classification"
-    assert checked(data=str(path), model=Net(), task="text-classification").ok
-
-
 def test_a_mask_of_the_data_is_passed_on(tmp_path: Path) -> None:
     seen = []
 
@@ -123,16 +108,6 @@ def test_padding_is_no_token_of_the_data(model: str, tmp_path: Path) -> None:
 def test_ids_of_a_large_vocabulary_fit_a_tiny_model() -> None:
     rows = [{"input_ids": [101, 30000 + n, 102], "label": n % 2} for n in range(40)]
     assert checked(data=rows, model="tiny:bert").as_dict()["task"] == "text-classification"
-
-
-@pytest.mark.parametrize("wrong", [20, -1])
-def test_an_id_that_the_embedding_lacks_is_named(wrong: int) -> None:
-    rows = [*ROWS[:30], {"input_ids": [1, wrong], "label": 0}]
-    plan = surefit.check(data=rows, model=Net())
-    [found] = [each for each in plan.findings if each.severity == "error"]
-    assert found.code == "SF302"
-    assert found.where["row"] == 30
-    assert f"input_ids[1] is {wrong}, but the layer 'words' has 20 embeddings" in found.message
 
 
 def test_an_id_per_row_is_held_against_its_embedding() -> None:

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import surefit
 from builders import echo_rows
-from surefit.batches.batch_layout import PADDED
+from surefit.batches.collate import PADDED
 from surefit.cli import run as command
 from surefit.kernels.sparse_head import SparseHead
 from surefit.tasks.metrics.token_metrics import next_token, same_token

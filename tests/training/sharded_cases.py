@@ -18,7 +18,7 @@ from torch import nn
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.models.sharding import shard_module
-from surefit.plan import stages
+from surefit.plan import build_model
 from surefit.processes import gather, process_index
 
 ROWS = 37
@@ -160,7 +160,7 @@ def skipping() -> dict[str, Any]:
 
 def by_shares() -> dict[str, Any]:
     """A model that counts as too large for one process; the last cases, as this stays so."""
-    stages.WHOLE_SHARE = 0.0
+    build_model.WHOLE_SHARE = 0.0
     return {"data": "texts.jsonl", "model": "llama", "task": "causal-lm", "optimizer": adamw}
 
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 import surefit
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import match_arguments
-from surefit.models.tiny_config import TinySizes, tiny_config
+from surefit.models.tiny import TinySizes, tiny_config
 
 pytestmark = pytest.mark.slow
 

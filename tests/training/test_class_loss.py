@@ -16,7 +16,7 @@ import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import UsageError
-from surefit.tasks.class_loss import ClassLoss, read_class_loss, weighted_loss
+from surefit.tasks.class_loss import ClassLoss, class_loss, read_class_loss
 from surefit.tasks.classes import class_scores
 
 WEIGHTS = {"0": 0.25, "1": 3.0}  # class 2 has 1
@@ -31,7 +31,7 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
     logits = torch.randn(40, 3, dtype=torch.float64, generator=generator)
     labels = torch.randint(3, (40,), generator=generator)
     options = ClassLoss(weights, smoothing)
-    total, count = weighted_loss(class_scores, options)(
+    total, count = class_loss(class_scores, options)(
         SimpleNamespace(logits=logits), {"labels": labels}
     )
     weight = None if weights is None else logits.new_tensor(weights)
@@ -52,7 +52,7 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
 
 def test_more_outputs_than_classes() -> None:
     logits, labels = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
-    total, count = weighted_loss(class_scores, ClassLoss((2.0, 3.0, 4.0), 0.1))(
+    total, count = class_loss(class_scores, ClassLoss((2.0, 3.0, 4.0), 0.1))(
         SimpleNamespace(logits=logits), {"labels": labels}
     )
     weight = logits.new_tensor([2.0, 3.0, 4.0, 1.0, 1.0])

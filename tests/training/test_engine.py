@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,16 +20,12 @@ from surefit.batches.loading import from_workers
 from surefit.core import files
 from surefit.errors import FindingError, RunFailedError
 from surefit.kernels.numerics import deterministic_algorithms
-from surefit.run.checkpoints import (
-    Saver,
-    State,
-    checkpoint_path,
-    load_checkpoint,
-    save_checkpoint,
-)
-from surefit.run.choose_checkpoint import choose_checkpoint
+from surefit.run.checkpoints import load_checkpoint, save_checkpoint
+from surefit.run.choose_checkpoint import State, checkpoint_path, choose_checkpoint
 from surefit.training import begin_run
 from surefit.training.begin_run import check_common_folder
+from surefit.training.engine import make_accelerator, make_engine
+from surefit.training.saving import Saver
 
 
 def test_deterministic_algorithms_are_for_the_run_that_asks_for_them(tmp_path: Path) -> None:
@@ -117,10 +114,16 @@ def _parts() -> tuple[nn.Module, torch.optim.Optimizer]:
     return module, torch.optim.AdamW(module.parameters())
 
 
+def _saver(folder: Path, module: nn.Module) -> Saver:
+    optimizer = torch.optim.AdamW(module.parameters())
+    engine = make_engine(make_accelerator("fp32"), module, optimizer)
+    return Saver(folder, 2, engine, SimpleNamespace(module=module, live=None))  # type: ignore[arg-type]
+
+
 def test_a_slow_disk_does_not_stop_the_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, optimizer = _parts()
+    module = _parts()[0]
     before = module.weight.detach().clone()
     may_go_on, sync = threading.Event(), files._sync
 
@@ -129,13 +132,13 @@ def test_a_slow_disk_does_not_stop_the_step(
         sync(path)
 
     monkeypatch.setattr(files, "_sync", slow)
-    with Saver(tmp_path, keep=2) as saver:
-        saver.save(module, optimizer, {}, State(step=1))
+    with _saver(tmp_path, module) as saver:
+        saver.save(State(step=1))
         assert not checkpoint_path(tmp_path, 1).exists()
         with torch.no_grad():
             module.weight.zero_()  # what training does meanwhile
         may_go_on.set()
-        saver.save(module, optimizer, {}, State(step=2))
+        saver.save(State(step=2))
     other, _ = _parts()
     state, _ = load_checkpoint(checkpoint_path(tmp_path, 1), other)
     assert state.step == 1
@@ -151,12 +154,10 @@ def test_a_process_short_of_memory_saves_though_its_last_save_failed(
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError
 
-    module, optimizer = _parts()
     monkeypatch.setattr(files, "_sync", short)
-    with Saver(tmp_path, keep=1) as saver:
-        saver.save(module, optimizer, {}, State(step=1))
-        saver.save_at_once()
-        saver.save(module, optimizer, {}, State(step=2))
+    with _saver(tmp_path, _parts()[0]) as saver:
+        saver.save(State(step=1))
+        saver.save_at_once(State(step=2))
         assert checkpoint_path(tmp_path, 2).exists()
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]
 

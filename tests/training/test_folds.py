@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
-from surefit.data.fold_split import deal_rows
 from surefit.errors import InterruptedRunError, UsageError
+from surefit.plan.split_data import deal_rows
 from surefit.training.folds import FoldRuns, summarise
 
 

@@ -13,6 +13,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
 from surefit.errors import RunFailedError
+from surefit.models.optimizer import OptimizerSettings
 from surefit.plan.rate_test import Rates, try_rate
 from surefit.run.run_folder import open_run
 from surefit.training import run as start
@@ -135,8 +136,9 @@ def test_the_rate_test_leaves_everything_as_it_was(lora_r: int) -> None:
     module = plan.job.pipeline.module
     before = {name: value.clone() for name, value in module.state_dict().items()}
     drawn, modes = torch.get_rng_state(), [part.training for part in module.modules()]
-    trial = try_rate(plan.job, Rates(5.0, 0.01, 1.0), 60.0)
-    assert trial.losses[-1] != trial.losses[0]
+    losses = try_rate(plan.job, Rates(OptimizerSettings(5.0, 0.01), 1.0), 60.0)
+    assert losses is not None
+    assert losses[-1] != losses[0]
     assert torch.equal(drawn, torch.get_rng_state())
     assert modes == [part.training for part in module.modules()]
     assert all(parameter.grad is None for parameter in module.parameters())

@@ -33,7 +33,7 @@ from surefit.cli import run as command
 from surefit.data.cache import release_entries
 from surefit.data.cache_contents import clean_cache
 from surefit.processes import SAME_SIGNAL_SECONDS
-from surefit.run.checkpoints import latest_checkpoint
+from surefit.run.choose_checkpoint import latest_checkpoint
 from surefit.training import stops
 
 
@@ -230,7 +230,7 @@ def test_moved_data_is_found_or_named(home: Path, capsys: pytest.CaptureFixture[
 
 
 def test_changed_data_is_refused_with_its_rows(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = feature_rows(30)
     for row in (5, 17):
@@ -244,6 +244,8 @@ def test_changed_data_is_refused_with_its_rows(
     assert "accept=[SF403]" in told
     assert resume("--set", "accept=[SF403]") == 0
     assert resume("--max-steps", "5") == 0  # they are now the rows of the run
+    monkeypatch.setattr("surefit.training.resume.make_plan", None)
+    assert command(["evaluate", "run"]) == 0  # and those in the cache
 
 
 def test_without_the_old_rows_it_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,9 +84,9 @@ def test_modules_that_are_hard_to_shard(folder: Path, monkeypatch: pytest.Monkey
     # Both processes skip the step that overflows in one of them, and lower the scale.
     assert two["overflow"] == [[[4.0, False], [4.0, True]]] * 2
     assert abs(two["drawn"]["losses"][0] - math.log(vocabulary)) < 0.3
-    assert "its share when training starts" not in one["by_shares"]["notes"]
+    assert "its shard when training starts" not in one["by_shares"]["notes"]
     shared = (two["by_shares"], two["drawn"])
-    assert all("its share when training starts" in case["notes"] for case in shared)
+    assert all("its shard when training starts" in case["notes"] for case in shared)
 
 
 @pytest.mark.processes
@@ -178,7 +178,7 @@ def check_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
 
 def test_compiled_layers_are_not_divided(check_two: Callable[..., Any]) -> None:
     plan = check_two(model=sharded_cases.Chosen(), compile="on")
-    assert "SF442" in [found.code for found in plan.findings]
+    assert "SF440" in [found.code for found in plan.findings]
     assert not plan.ok
 
 

@@ -7,30 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.errors import FindingError
-from surefit.findings import Finding, note, rule
-from surefit.models.class_scores import StepScores, covers
+from surefit.findings import Finding, note
+from surefit.models.module_outputs import StepScores, covers
+from surefit.models.transformers_models import MODEL_FAILED
 
 if TYPE_CHECKING:
     import torch
-
-AXES_NOT_PROVED = rule(
-    "SF199",
-    "error",
-    "time and classes cannot be told apart",
-    why=(
-        "The outputs have as many classes as time steps, and the module runs on no other sequence "
-        "length: (B, T, C) and (B, C, T) look alike, and the wrong one would learn nonsense."
-    ),
-    fix="Give the module's last layer one more output than there are time steps.",
-)
-
-OTHER_NUMBER_OF_STEPS = rule(
-    "SF229",
-    "error",
-    "the model returns another number of time steps",
-    why="Each time step has a class of its own, so each needs scores of its own.",
-    fix="Let forward return (B, T, C) or (B, C, T), with T as in its input.",
-)
 
 Batch = Mapping[str, Any]
 Run = Callable[[Batch], "torch.Tensor | None"]
@@ -50,9 +32,11 @@ def find_step_scores(run: Run, batch: Batch, stride: int) -> StepScores | None:
         raise _other_length(list(scores.shape), num_steps, stride)
     first, second = fits if not all(fits) else _told_apart(run, batch, scores, stride)
     if first == second:
-        raise AXES_NOT_PROVED.error(
-            f"The model returned logits of shape {list(scores.shape)} for {num_steps} time steps.",
-            fix=f"{AXES_NOT_PROVED.fix[:-1]}: {scores.shape[1] + 1}, the last one is ignored.",
+        raise MODEL_FAILED.error(
+            f"The model returned logits of shape {list(scores.shape)} for {num_steps} time steps, "
+            "and it runs on no other sequence length: time and classes cannot be told apart.",
+            fix="Give the module's last layer one more output than there are time steps: "
+            f"{scores.shape[1] + 1}, the last one is ignored.",
         )
     return StepScores(second, stride)
 
@@ -97,9 +81,9 @@ def _other_length(shape: list[int], num_steps: int, stride: int) -> FindingError
         expected = f"one for every {stride} of the {num_steps} time steps (features.stride)"
     found = next((size for size in sorted(shape[1:], reverse=True) if size < num_steps), 0)
     factor = round(num_steps / found) if found else 0
-    fix = OTHER_NUMBER_OF_STEPS.fix
+    fix = "Let forward return (B, T, C) or (B, C, T), with T as in its input."
     if factor > 1 and covers(found, num_steps, factor):
         fix += f" If {found} outputs stand for {factor} steps each: --set features.stride={factor}."
-    return OTHER_NUMBER_OF_STEPS.error(
+    return MODEL_FAILED.error(
         f"The model returned logits of shape {shape}; expected {expected}.", fix=fix
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call
-from surefit.models.load_weights import MODEL_FAILED
-from surefit.models.module_outputs import Key, Picked, pick_output
-from surefit.tasks.pixel_classes import pixel_scores
+from surefit.models.module_outputs import Key, Picked
+from surefit.models.transformers_models import MODEL_FAILED
+from surefit.tasks.image_segmentation import pixel_scores
 from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
@@ -41,14 +41,6 @@ LABEL_OUT_OF_RANGE = rule(
     why="The loss would index past the logits: 'target out of bounds' or a device-side assert. Of "
     "numbers, torch would compare one output with all targets.",
     fix="Let the model's last layer have one output per class.",
-)
-
-AXES_SWAPPED = rule(
-    "SF308",
-    "error",
-    "axes in another order",
-    why="The module fails on [steps, width] rows and works on [width, steps] rows.",
-    fix="Save the array as [rows, steps, width].",
 )
 
 LOSS_COUNT_MISMATCH = rule(
@@ -103,6 +95,19 @@ class ExpectedOutputs:
 
 
 @dataclass(frozen=True)
+class FirstPass:
+    """What one pass through the model and back showed."""
+
+    picked: Picked
+    """Which of the model's outputs was used."""
+    outputs: Any
+    without_gradient: Sequence[str]
+    """Trainable parameters that the loss does not depend on."""
+    has_gradient: bool
+    """Whether some gradient is other than 0."""
+
+
+@dataclass(frozen=True)
 class ExpectedCount:
     """How many labelled targets a batch has, and whether the loss may count otherwise."""
 
@@ -117,15 +122,12 @@ def probe(
     loss: Loss,
     targets: ExpectedCount,
     expected: ExpectedOutputs | None,
-) -> tuple[Picked, list[Finding]]:
-    """Send `batch` through model and loss, and back; raise what keeps it from working.
-
-    Returns which of the model's outputs was used as well.
-    """
+) -> tuple[FirstPass, list[Finding]]:
+    """Send `batch` through model and loss, and back; raise what keeps it from working."""
     found = []
     with preserved_state(module):
         outputs = _forward(module, call, batch)
-        picked = pick_output(getattr(outputs, "raw", outputs), call.sizes, call.asked)
+        picked = call.reads.pick(getattr(outputs, "raw", outputs))
         if not targets.by_loss:  # else the loss_fn reads what it wants
             _check_kind(outputs, call)
         if expected is not None and outputs.logits is not None:
@@ -135,7 +137,12 @@ def probe(
             found += _check_softmax(outputs, batch, expected)
         total, count = _loss(loss, outputs, batch)
         others = picked.others if picked.how == "size" and not targets.by_loss else {}
-        lost, unused = _backward(module, total, batch, others)
+        others = {key: value for key, value in others.items() if value.requires_grad}
+        slopes = _backward(module, total, batch, bool(others))
+        lost = [name for name, slope in slopes.items() if slope is None]
+        alive = any(slope is not None and bool(slope.any()) for slope in slopes.values())
+        del slopes
+        unused = _used_by_others(module, lost, others)
         if expected is not None or not targets.by_loss:  # else nothing is computed from one output
             found += check_choice(picked, unused)
         if lost and not unused:
@@ -149,7 +156,7 @@ def probe(
         _check_count(total, float(count), targets, getattr(outputs, "auxiliary_loss", None))
     if not bool(total.isfinite()):
         raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")
-    return picked, found
+    return FirstPass(picked, outputs, lost, alive), found
 
 
 def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: Any) -> None:
@@ -171,36 +178,6 @@ def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: An
         fix="Return the number of labelled targets as the count: divide the weights by their mean "
         "over the training rows.",
     )
-
-
-def find_unreached(
-    module: nn.Module,
-    call: Call,
-    batch: Mapping[str, torch.Tensor],
-    loss: Loss,
-    names: Collection[str],
-) -> list[str]:
-    """Those of the named parameters that the loss of `batch` does not depend on."""
-    import torch
-
-    named = {name: p for name, p in module.named_parameters() if name in names}
-
-    def slopes() -> Any:
-        total, _ = loss(call(module, batch), batch)
-        return torch.autograd.grad(total, list(named.values()), allow_unused=True)
-
-    with preserved_state(module):
-        try:
-            found = slopes()
-        except RuntimeError:  # some models have no backward in evaluation mode, such as RWKV
-            module.train()
-            try:
-                found = slopes()
-            except RuntimeError as error:
-                raise MODEL_FAILED.error(
-                    f"The backward pass raised {describe_error(error)}"[:300]
-                ) from error
-    return [name for name, slope in zip(named, found, strict=True) if slope is None]
 
 
 def _check_kind(outputs: Any, call: Call) -> None:
@@ -246,22 +223,15 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
 
 
 def _backward(
-    module: nn.Module,
-    total: torch.Tensor,
-    batch: Mapping[str, torch.Tensor],
-    others: Mapping[Key, torch.Tensor],
-) -> tuple[list[str], dict[Key, list[str]]]:
-    """Compute the gradients once, and keep none of them.
-
-    Returns the parameters that get none, and those of them that other outputs depend on.
-    """
+    module: nn.Module, total: torch.Tensor, batch: Mapping[str, torch.Tensor], keep_graph: bool
+) -> dict[str, torch.Tensor | None]:
+    """Compute the gradient of each trained parameter once; None where it gets none."""
     import torch
 
     trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    others = {key: value for key, value in others.items() if value.requires_grad}
     try:
         slopes = torch.autograd.grad(
-            total, list(trained.values()), allow_unused=True, retain_graph=bool(others)
+            total, list(trained.values()), allow_unused=True, retain_graph=keep_graph
         )
     except Exception as error:
         raise MODEL_FAILED.error(
@@ -269,14 +239,22 @@ def _backward(
             f"{describe_error(error)} (shapes: {_shapes(batch)})",
             fix="Choose another model, or repair its backward.",
         ) from error
-    lost = [name for name, slope in zip(trained, slopes, strict=True) if slope is None]
+    return dict(zip(trained, slopes, strict=True))
+
+
+def _used_by_others(
+    module: nn.Module, lost: Sequence[str], others: Mapping[Key, torch.Tensor]
+) -> dict[Key, list[str]]:
+    """Those of the parameters without a gradient that other outputs depend on, by output."""
+    import torch
+
     unused: dict[Key, list[str]] = {}
+    weights = [module.get_parameter(name) for name in lost]
     for key, value in others.items() if lost else ():
-        weights = [trained[name] for name in lost]
         slopes = torch.autograd.grad(value.sum(), weights, allow_unused=True, retain_graph=True)
         reached = [name for name, slope in zip(lost, slopes, strict=True) if slope is not None]
         unused |= {key: reached} if reached else {}
-    return lost, unused
+    return unused
 
 
 def _check_lost(
@@ -307,9 +285,10 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
         layer = entered[-1] if entered else type(module).__name__
         message = f"{layer} raised {describe_error(error)} (shapes: {_shapes(batch)})"
         if _works_transposed(module, call, batch):
-            raise AXES_SWAPPED.error(
+            raise MODEL_FAILED.error(
                 f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
                 "with its last two axes exchanged: the rows are [width, steps].",
+                fix="Save the array as [rows, steps, width].",
             ) from error
         read = [batch[name] for name in call.arguments.values() if name in batch]
         whole = not any(column.is_floating_point() for column in read)
@@ -430,13 +409,13 @@ def _check_sigmoid(
     module: nn.Module, call: Call, outputs: Any, batch: Mapping[str, Any]
 ) -> list[Finding]:
     """Scores that are between 0 and 1 whatever the weights have been through a sigmoid."""
-    single_logit = call.single_logit if getattr(outputs, "single_logit", False) else None
+    single_logit = call.reads.single_logit if getattr(outputs, "single_logit", False) else None
 
     def scores(outputs: Any) -> torch.Tensor:
         found: torch.Tensor = outputs.logits
         return found if single_logit is None else found.select(single_logit.axis, 1)
 
-    own_module = call.num_outputs is not None
+    own_module = call.reads.num_outputs is not None
     if not own_module or not stays_in_unit(module, call, batch, scores, outputs):
         return []
     message = "The model's outputs are between 0 and 1, also with other weights: probabilities."

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefit.checks.probes.probe_batch import differ, tolerance
+from surefit.checks.probes.model_profile import differ, tolerance
 from surefit.findings import Finding, rule
 from surefit.models.call import Call
 from surefit.models.module_outputs import Key, Picked

@@ -9,13 +9,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX
-from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
+from surefit.checks.probes.model_profile import (
+    NO_CHANGE,
+    Batch,
+    ModelProfile,
+    differ,
+    exchanged,
+    tolerance,
+)
 from surefit.findings import Finding, note, rule
-from surefit.kernels.tied_embeddings import find_input_embedding
-from surefit.models.auto_classes import quiet_transformers
 from surefit.models.auxiliary_loss import CrossEntropies, find_auxiliary_loss
 from surefit.models.call import Call, has_module_loss
-from surefit.models.module_outputs import as_outputs
+from surefit.models.module_outputs import OutputReader
+from surefit.models.transformers_models import quiet_transformers
+from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch
@@ -60,12 +67,12 @@ def check_targets(module: nn.Module, call: Call, given: OtherTargets) -> list[Fi
         usual = _logits(module, call, given.batch, training)
         if usual is None:  # a loss of its own, whose call has no outputs that are used
             return []
-        if _change(usual, _logits(module, call, given.batch, training)) > 0:
-            raise RuntimeError("forward draws random numbers that torch.manual_seed does not set")
         for argument, column in given.arguments.items():
             changed = {**given.batch, column: given.other[column]}
             change = _change(usual, _logits(module, call, changed, training), given.steps)
             if change > 0:
+                if _change(usual, _logits(module, call, given.batch, training)) > 0:
+                    raise RuntimeError("forward draws numbers that torch.manual_seed does not set")
                 message = (
                     f"forward's argument {argument!r} receives the target {column!r} and changes "
                     f"the outputs: they move by {change:.2g} of their size with other values there."
@@ -118,6 +125,8 @@ MODEL_LOSS_DIFFERS = rule(
 )
 
 FLOAT_TOLERANCE, HALF_TOLERANCE = 1e-3, 3e-2
+SMALL_TERM = 1e-2
+"""Of the tolerance: a smaller difference is no auxiliary loss."""
 
 
 @dataclass(frozen=True)
@@ -128,50 +137,52 @@ class _Own:
     calls: list[dict[str, Any]]
 
 
-def compare_losses(subject: Subject, call: Call) -> tuple[bool, list[Finding]]:
+def compare_losses(profile: ModelProfile, call: Call, loss: Loss) -> tuple[bool, list[Finding]]:
     """Whether the model has an auxiliary loss that can be added, and how the losses differ."""
     import torch
 
+    outputs = profile.together
+    if has_module_loss(outputs) or "labels" not in profile.batch:
+        return False, []
     with torch.no_grad():
-        outputs = subject.forward(subject.batch)
-        if has_module_loss(outputs) or "labels" not in subject.batch:
-            return False, []
-        total, count = subject.loss(outputs, subject.batch)
+        total, count = loss(outputs, profile.batch)
     ours = float(total) / (float(count) or 1.0)
-    own = _own_loss(subject, call, outputs)
+    own = _own_loss(profile, call, outputs)
     if own is None:
         return False, []
-    added = _auxiliary_value(subject, call)
-    half = next(subject.module.parameters()).dtype.itemsize < 4
+    half = next(profile.module.parameters()).dtype.itemsize < 4
     close = (HALF_TOLERANCE if half else FLOAT_TOLERANCE) * max(abs(own.value), abs(ours), 1e-6)
+    # Logits that do not come from the output embedding leave the token loss among the terms.
+    if abs(own.value - ours) <= SMALL_TERM * close:
+        return False, []
+    added = _auxiliary_value(profile, call)
     if added and abs(own.value - ours - added) <= close:
         message = (
-            f"On {subject.num_rows} rows, the model adds {added:.4g} to its token loss of "
+            f"On {profile.num_rows} rows, the model adds {added:.4g} to its token loss of "
             f"{ours:.4g}. Training adds it too."
         )
         return True, [note(message)]
-    # Logits that do not come from the output embedding leave the token loss among the terms.
     if abs(own.value - ours) <= close:
         return False, []
     message = (
-        f"On {subject.num_rows} rows, the model's own loss is {own.value:.4g}, and surefit's is "
-        f"{ours:.4g}: {_describe(own, float(total), subject)}."
+        f"On {profile.num_rows} rows, the model's own loss is {own.value:.4g}, and surefit's is "
+        f"{ours:.4g}: {_describe(own, float(total), profile)}."
     )
     return False, [MODEL_LOSS_DIFFERS.finding(message)]
 
 
-def _own_loss(subject: Subject, call: Call, outputs: Any) -> _Own | None:
+def _own_loss(profile: ModelProfile, call: Call, outputs: Any) -> _Own | None:
     """What the model returns as its loss when it is given labels; None where it has none."""
     import torch
 
-    module: Any = subject.module
+    module: Any = profile.module
     if getattr(outputs, "loss", None) is not None:  # a custom module that is given labels
         return _Own(float(outputs.loss), [])
     inner = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
     has_config = hasattr(module, "config") and hasattr(module, "save_pretrained")
     if not has_config or "labels" not in inspect.signature(inner.forward).parameters:
         return None
-    batch = subject.batch
+    batch = profile.batch
     given = {arg: batch[name] for arg, name in call.arguments.items() if name in batch}
     try:
         with (
@@ -180,7 +191,7 @@ def _own_loss(subject: Subject, call: Call, outputs: Any) -> _Own | None:
             _kept_config(inner.config),
             CrossEntropies() as calls,
         ):
-            loss = as_outputs(module(**given, **call.fixed, labels=batch["labels"])).loss
+            loss = OutputReader()(module(**given, **call.fixed, labels=batch["labels"])).loss
     except Exception:  # labels of another kind than the model's own loss takes
         return None
     return _Own(float(loss), calls.seen) if loss is not None and loss.numel() == 1 else None
@@ -197,39 +208,39 @@ def _kept_config(config: Any) -> Iterator[None]:
         vars(config).update(before)
 
 
-def _auxiliary_value(subject: Subject, call: Call) -> float:
+def _auxiliary_value(profile: ModelProfile, call: Call) -> float:
     """The terms that the model adds to its token loss; 0 where it adds none."""
     import torch
 
-    auxiliary = find_auxiliary_loss(subject.module)
+    auxiliary = find_auxiliary_loss(profile.module)
     if auxiliary is None:
         return 0.0
     try:
         with torch.enable_grad():
-            outputs = replace(call, auxiliary=auxiliary)(subject.module, subject.batch)
+            outputs = replace(call, auxiliary=auxiliary)(profile.module, profile.batch)
     except Exception:
         return 0.0
     value = outputs.auxiliary_loss
     return float(value.detach()) if value is not None and value.requires_grad else 0.0
 
 
-def _describe(own: _Own, total: float, subject: Subject) -> str:
+def _describe(own: _Own, total: float, profile: ModelProfile) -> str:
     """What makes the difference, as far as it can be seen."""
     for each in own.calls:
         if each.get("label_smoothing"):
             return f"the model smooths its labels by {each['label_smoothing']:g}"
         if each.get("weight") is not None:
             return "the model weighs its classes"
-    labels = subject.batch["labels"].flatten()
+    labels = profile.batch["labels"].flatten()
     for each in own.calls:
         target = each["target"].flatten()
-        if subject.causal and target.shape == labels.shape and bool((target == labels).all()):
+        if profile.causal and target.shape == labels.shape and bool((target == labels).all()):
             return "the model compares each label with the output at its own position"
     if len(own.calls) > 1:
         return f"the model's loss is made of {len(own.calls)} cross-entropies"
     divisors = {
         "sum over targets, not their mean": 1,
-        "divided by the number of rows": subject.num_rows,
+        "divided by the number of rows": profile.num_rows,
         "divided by all positions, with those that have no label": labels.numel(),
     }
     for name, divisor in divisors.items():
@@ -238,56 +249,54 @@ def _describe(own: _Own, total: float, subject: Subject) -> str:
     return "the model adds other terms, or computes its loss in another way"
 
 
-LABEL_VISIBLE = rule(
+LABEL_MISPLACED = rule(
     "SF703",
     "error",
-    "a label is seen by the position that predicts it",
+    "a label is not predicted from the tokens before it",
     why=(
         "Labels that are not shifted, or attention that is not causal, teach copying: the loss "
-        "falls to nothing and the model can predict nothing."
+        "falls to nothing and the model can predict nothing. Labels that are shifted twice teach "
+        "the token after the next one."
     ),
     fix="Compare the outputs at position t with the label at t + 1, and mask later tokens.",
     accept="The model is trained with its own loss as it is.",
 )
 
-LABELS_SHIFTED_TWICE = rule(
-    "SF704",
-    "error",
-    "labels are shifted twice",
-    why="The model learns to predict the token after the next one.",
-    fix="Shift once: give labels equal to input_ids to a model that shifts them itself.",
-    accept="The model is trained with its own loss as it is.",
-)
 
+def check_shift(profile: ModelProfile) -> list[Finding]:
+    """The loss of a single label must depend on the token before it, and on no later one.
 
-def check_shift(subject: Subject) -> list[Finding]:
-    """The loss of a single label must depend on the tokens before it, and on no other.
-
-    The gradient of that loss with respect to the embedded tokens shows which tokens it depends on.
+    Where surefit shifts the labels, it is enough that the logits see no later token.
     """
-    labels = subject.batch.get("labels")
-    if not subject.causal or labels is None or labels.ndim != 2:
+    labels, ids = profile.batch.get("labels"), profile.batch.get("input_ids")
+    if not profile.causal or labels is None or labels.ndim != 2 or ids is None:
+        return []
+    if not profile.shifts_labels and profile.sees_earlier_tokens_only:
         return []
     chosen = _middle_label(labels)
-    embedding = _embedding(subject.module)
-    if chosen is None or embedding is None:
+    if chosen is None:
         return []
     row, place = chosen
-    batch = subject.row(row)
+    batch = profile.row(row)
     batch["labels"] = batch["labels"].new_full(batch["labels"].shape, IGNORE_INDEX)
     batch["labels"][0, place] = labels[row, place]
-    furthest = _furthest_token(subject, batch, embedding)
-    if furthest is None or furthest == place - 1:
+    usual = profile.loss_of(batch)
+    other = exchanged(ids)[row]
+
+    def reads(first: int, end: int | None) -> bool:
+        changed = batch["input_ids"].clone()
+        changed[0, first:end] = other[first:end]
+        found = profile.loss_of({**batch, "input_ids": changed})
+        return not abs(found - usual) <= NO_CHANGE * max(abs(found), abs(usual))
+
+    if reads(place, None):
+        message = f"The label of token {place} is predicted from a position that has seen it."
+        return [LABEL_MISPLACED.finding(message)]
+    if reads(place - 1, place) or not reads(0, place - 1):
         return []
-    if furthest < place - 1:
-        message = (
-            f"The label of token {place} is predicted from the tokens up to {furthest}; expected "
-            f"{place - 1}."
-        )
-        return [LABELS_SHIFTED_TWICE.finding(message)]
-    seen = "itself" if furthest == place else f"and the tokens after it, up to {furthest}"
-    message = f"The label of token {place} is predicted from a position that has seen it {seen}."
-    return [LABEL_VISIBLE.finding(message)]
+    message = f"The label of token {place} is predicted from the tokens before {place - 1} alone."
+    fix = "Shift once: give labels equal to input_ids to a model that shifts them itself."
+    return [LABEL_MISPLACED.finding(message, fix=fix)]
 
 
 def _middle_label(labels: Any) -> tuple[int, int] | None:
@@ -298,38 +307,3 @@ def _middle_label(labels: Any) -> tuple[int, int] | None:
         if inner:
             return row, inner[len(inner) // 2]
     return None
-
-
-def _embedding(module: nn.Module) -> nn.Module | None:
-    from torch import nn
-
-    if hasattr(module, "get_input_embeddings"):
-        return find_input_embedding(module)  # type: ignore[no-any-return]
-    return next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
-
-
-def _furthest_token(subject: Subject, batch: Any, embedding: nn.Module) -> int | None:
-    """The last token that the loss depends on; None where it depends on none."""
-    import torch
-
-    embedded: list[torch.Tensor] = []
-
-    def keep(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
-        if output.ndim != 3 or embedded:
-            return output
-        embedded.append(output.detach().requires_grad_())
-        return embedded[0]
-
-    handle = embedding.register_forward_hook(keep)
-    try:
-        loss, _ = subject.loss(subject.forward(batch), batch)
-    finally:
-        handle.remove()
-    if not embedded or not loss.requires_grad:
-        return None
-    (gradient,) = torch.autograd.grad(loss, embedded, allow_unused=True)
-    if gradient is None:
-        return None
-    size = gradient[0].abs().amax(-1)
-    reached = (size > size.max() * 1e-9).nonzero().flatten()
-    return int(reached[-1]) if float(size.max()) > 0 else None

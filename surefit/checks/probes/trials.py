@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.checks.probes.probe_batch import Batch, Subject, differ, tolerance
+from surefit.checks.probes.model_profile import Batch, ModelProfile, differ, tolerance
 from surefit.data.cache import scratch_in_cache
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding, note, rule
@@ -41,17 +41,17 @@ RATE = 1e-3
 ENOUGH = 0.7
 
 
-def check_overfit(subject: Subject) -> list[Finding]:
+def check_overfit(profile: ModelProfile) -> list[Finding]:
     """Some steps on one batch must bring its loss well down; the weights are put back."""
     import torch
 
-    trained = [p for p in subject.module.parameters() if p.requires_grad]
+    trained = [p for p in profile.module.parameters() if p.requires_grad]
     kept = [parameter.detach().clone() for parameter in trained]
     optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0)
-    first = best = subject.loss_sum(subject.batch)
+    first = best = profile.loss_of(profile.batch)
     try:
         for _ in range(NUM_STEPS):
-            total, count = subject.loss(subject.forward(subject.batch), subject.batch)
+            total, count = profile.loss(profile.forward(profile.batch), profile.batch)
             best = min(best, float(total.detach()))
             if best <= ENOUGH * first:
                 return []
@@ -64,7 +64,7 @@ def check_overfit(subject: Subject) -> list[Finding]:
                 parameter.copy_(value)
                 parameter.grad = None
     message = (
-        f"{NUM_STEPS} steps on one batch of {subject.num_rows} rows brought its loss from "
+        f"{NUM_STEPS} steps on one batch of {profile.num_rows} rows brought its loss from "
         f"{first:.4g} to {best:.4g} only."
     )
     return [CANNOT_OVERFIT.finding(message)]
@@ -80,7 +80,7 @@ RELOAD_DIFFERS = rule(
 
 
 def check_reload(
-    subject: Subject,
+    profile: ModelProfile,
     save: Callable[[Path], None],
     load: Callable[[Path], nn.Module],
     call: Callable[[nn.Module, Batch], Any],
@@ -88,10 +88,8 @@ def check_reload(
     """The model, saved and loaded again, must give the outputs that it gave before."""
     import torch
 
-    with (
-        scratch_in_cache() as temporary,
-        preserved_state(subject.module),
-    ):
+    before = profile.together
+    with scratch_in_cache() as temporary:
         folder = temporary / "model"
         save(folder)
         try:
@@ -101,7 +99,7 @@ def check_reload(
                 RELOAD_DIFFERS.finding(f"The model was saved and cannot be loaded: {error.message}")
             ]
         with torch.no_grad(), preserved_state(other):
-            before, after = subject.forward(subject.batch), call(other, subject.batch)
+            after = call(other, profile.batch)
     for name in ("logits", "loss"):
         one, two = getattr(before, name, None), getattr(after, name, None)
         if one is not None and two is not None and differ(one, two) > tolerance(one):

@@ -1,23 +1,32 @@
-"""Folders of `.npy` files with one array per row: one column, whose rows may be ragged."""
+"""Arrays in several files: one row each, or shards, which get one shape and type."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import CHANNELS
-from surefit.data.data_rules import WRONG_SHAPE
-from surefit.data.file_identity import content_hashes
-from surefit.data.formats.cached_array import cached_array
-from surefit.data.formats.numpy_files import map_npy, ragged_column, shape_of, to_arrow
-from surefit.data.formats.opened import Opened
+from surefit.data.cache_entry import content_hashes, file_fingerprint
+from surefit.data.column_types import CHANNELS, FLOAT_NAMES, is_array
+from surefit.data.data_rules import FILES_DO_NOT_MATCH, ROWS_RESHAPED, WRONG_SHAPE
+from surefit.data.formats.numpy_files import (
+    Shape,
+    concatenate,
+    map_npy,
+    odd_shape,
+    ragged_column,
+    ragged_rows,
+    shape_of,
+    to_arrow,
+)
+from surefit.data.formats.opened import Opened, cached_array, write_in_chunks
 from surefit.findings import Finding, note, rule
 
 SHARDS_OR_ROWS = rule(
@@ -35,9 +44,10 @@ SHARDS_OR_ROWS = rule(
     accept="The files are read as shards.",
 )
 
-Shape = tuple[int, ...]
+SHOWN_FILES = 3
 _SHARD_WORDS = ("shard", "part", "chunk", "batch", "split", "fold", "-of-")
 _MANY_FILES = 8
+_NUMPY: dict[str, Any] = {"float": np.float32, "int64": np.int64}
 
 
 def open_per_row(files: Sequence[Path]) -> Opened | None:
@@ -97,60 +107,27 @@ def doubtful_shards(files: Sequence[Path]) -> tuple[Finding, ...]:
 
 
 def join_files(files: Sequence[Path], shapes: Sequence[Shape]) -> tuple[str, pa.Array]:
-    """One row per file: a column of arrays, `image` where they are images, else `features`."""
+    """One row per file: a column of arrays, `image` where they are images, else `features`.
+
+    All values are written to the cache once: mapping every file would take a map each.
+    """
     first = shapes[0]
     is_image = len(first) == 3 and first[2] in CHANNELS
-    if len({*shapes}) == 1:
-        return "image" if is_image else "features", to_arrow(_joined(files, shapes, stack=True))
-    for file, shape in zip(files, shapes, strict=True):
-        if shape[1:] != first[1:] or len(shape) != len(first):
-            if not is_image and len(shape) == 2 == len(first) and shape[0] == first[0]:
-                return "features", _join_turned(files, shapes)
-            raise WRONG_SHAPE.error(
-                f"{file.name} has the shape {list(shape)}, but {files[0].name} has {list(first)}; "
-                "only the first axis may vary.",
-                fix="Save all arrays with one feature size, or resize the images to one size.",
-                file=str(file),
-            )
-    offsets = np.cumsum([0, *(shape[0] for shape in shapes)])
-    return "features", ragged_column(_joined(files, shapes), offsets)
-
-
-def _join_turned(files: Sequence[Path], shapes: Sequence[Shape]) -> pa.Array:
-    """Rows [feature size, sequence length] as lists of channels; the layout transposes them."""
-    channels = shapes[0][0]
-    sizes = np.repeat([shape[1] for shape in shapes], channels)
-    flat = ragged_column(_joined(files, shapes, flat=True), np.cumsum([0, *sizes]))
-    offsets = np.arange(len(files) + 1, dtype=np.int64) * channels
-    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
-
-
-def _joined(
-    files: Sequence[Path], shapes: Sequence[Shape], stack: bool = False, flat: bool = False
-) -> npt.NDArray[Any]:
-    """All values in one array, written to the cache once: mapping every file would take a map each.
-
-    Each file is one row with `stack`; its values have one axis with `flat`.
-    """
-
-    def parts() -> Any:
-        for file in files:
-            array = map_npy(file, str(file))
-            yield array[None] if stack else array.reshape(-1) if flat else array
-
-    def fill(target: Path) -> None:
-        dtype = np.result_type(*{map_npy(file, str(file)).dtype for file in files})
-        sizes = [1 if stack else int(np.prod(s)) if flat else s[0] for s in shapes]
-        rest = shapes[0] if stack else () if flat else shapes[0][1:]
-        values = np.lib.format.open_memmap(target, "w+", dtype, (sum(sizes), *rest))
-        at = 0
-        for part, size in zip(parts(), sizes, strict=True):
-            values[at : at + size] = part
-            at += size
-        values.flush()
-
-    key = fingerprint("rows", stack, flat, content_hashes([str(f) for f in files]))
-    return cached_array(key, fill)
+    odd = odd_shape(shapes)
+    if odd is not None:
+        raise WRONG_SHAPE.error(
+            f"{files[odd].name} has the shape {list(shapes[odd])}, but {files[0].name} has "
+            f"{list(first)}; only the first axis may vary.",
+            fix="Save all arrays with one feature size, or resize the images to one size.",
+            file=str(files[odd]),
+        )
+    arrays = (map_npy(file, str(file)) for file in files)
+    dtype = np.result_type(*{map_npy(file, str(file)).dtype for file in files})
+    key = fingerprint("rows", content_hashes([str(file) for file in files]))
+    if len({*shapes}) > 1:
+        return "features", ragged_rows(shapes, arrays, dtype, key)
+    stacked = concatenate((array[None] for array in arrays), (len(files), *first), dtype, key)
+    return "image" if is_image else "features", to_arrow(stacked)
 
 
 def _spread(shapes: Sequence[Shape]) -> str:
@@ -159,3 +136,176 @@ def _spread(shapes: Sequence[Shape]) -> str:
         return f"an array of shape {list(shapes[0])}"
     rest = f" by {', '.join(map(str, shapes[0][1:]))}" if len(shapes[0]) > 1 else ""
     return f"with {min(lengths)} to {max(lengths)} steps{rest}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The rows of one file: the sizes of their axes, None where they vary, and their type."""
+
+    sizes: tuple[int | None, ...]
+    dtype: str
+    rows: int
+
+    def __str__(self) -> str:
+        shown = ", ".join("*" if size is None else str(size) for size in self.sizes)
+        return f"[{shown}] {FLOAT_NAMES.get(self.dtype, self.dtype)}"
+
+    @property
+    def squeezed(self) -> tuple[int | None, ...]:
+        """The sizes of the axes without axes of length 1, but for two."""
+        kept = list(self.sizes)
+        while len(kept) > 2 and 1 in kept:
+            kept.remove(1)
+        return tuple(kept)
+
+    def is_transposed(self, other: Kind) -> bool:
+        """Whether rows become those of another kind by exchanging their axes."""
+        return self.squeezed != other.sizes and self.squeezed[::-1] == other.sizes
+
+    def fitted(self, width: int | None, dtype: str) -> Kind | None:
+        """Return the kind that rows can be read as, with this feature size; None if they cannot."""
+        sizes = self.squeezed
+        if width is None:
+            return Kind(sizes, dtype, self.rows) if len(sizes) == 1 else None
+        if len(sizes) == 2 and sizes[1] == width:
+            return Kind(sizes, dtype, self.rows)
+        if len(sizes) == 2 and sizes[0] == width and sizes[1] is not None:
+            return Kind(sizes[::-1], dtype, self.rows)
+        if len(sizes) == 1 and sizes[0] is not None and sizes[0] % width == 0:
+            return Kind((sizes[0] // width, width), dtype, self.rows)
+        return None
+
+
+def fit_kinds(kinds: Sequence[Kind]) -> list[Kind | None]:
+    """The kind that each file is read as; None if its rows cannot get the common feature size.
+
+    >>> fit_kinds([Kind((20, 271), "float", 9), Kind((271, 20), "float", 5)])[1].sizes
+    (20, 271)
+    >>> fit_kinds([Kind((20, 271), "float", 9), Kind((5420,), "float", 5)])[1].sizes
+    (20, 271)
+    """
+    widths = Counter[int]()
+    for kind in kinds:
+        if len(kind.squeezed) == 2 and kind.squeezed[1] is not None:
+            widths[kind.squeezed[1]] += kind.rows
+    width = widths.most_common(1)[0][0] if widths else None
+    floats = any("float" in kind.dtype or kind.dtype == "double" for kind in kinds)
+    common = kinds[0].dtype if len({kind.dtype for kind in kinds}) == 1 else None
+    return [kind.fitted(width, common or ("float" if floats else "int64")) for kind in kinds]
+
+
+def align_shards(
+    files: Sequence[Path], opened: Sequence[Opened]
+) -> tuple[list[Opened], list[Finding]]:
+    """The opened files with array columns of one shape and type, and what was converted.
+
+    Reshaping is free. Transposing and type conversion write the array once to the cache, in chunks.
+    """
+    parts = list(opened)
+    found: list[Finding] = []
+    for name in parts[0].arrow.column_names:
+        kinds = _kinds(name, parts)
+        if kinds is None:
+            continue
+        fitted = fit_kinds(kinds)
+        after = [kind for kind in fitted if kind is not None]
+        if len(after) < len(kinds):
+            raise _disagrees(name, files, kinds, fitted)
+        found += _notes(files, name, kinds, after)
+        ragged = len({kind.sizes[0] for kind in after}) > 1
+        for place, (file, part) in enumerate(zip(files, parts, strict=True)):
+            column = _changed(file, name, part.arrow, kinds[place], after[place], ragged)
+            at = part.arrow.column_names.index(name)
+            parts[place] = replace(part, arrow=part.arrow.set_column(at, name, column))
+    return parts, found
+
+
+def _kinds(name: str, parts: Sequence[Opened]) -> list[Kind] | None:
+    """The kinds of a column if it is an array without missing rows in all files, of several types.
+
+    Only the first axis may vary within a file.
+    """
+    if not all(name in part.arrow.column_names for part in parts):
+        return None
+    types = [part.arrow.schema.field(name).type for part in parts]
+    missing = any(part.arrow[name].null_count for part in parts)
+    if missing or len({*types}) == 1 or not all(map(is_array, types)):
+        return None
+    kinds = []
+    for kind, part in zip(types, parts, strict=True):
+        sizes = []
+        while not pa.types.is_primitive(kind):
+            sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+            kind = kind.value_type
+        kinds.append(Kind(tuple(sizes), str(kind), part.arrow.num_rows))
+    return None if any(None in kind.sizes[1:] for kind in kinds) else kinds
+
+
+def _disagrees(
+    name: str, files: Sequence[Path], kinds: Sequence[Kind], fitted: Sequence[Kind | None]
+) -> Exception:
+    odd = fitted.index(None)
+    other = next((at for at, kind in enumerate(fitted) if kind is not None), 0 if odd else 1)
+    message = (
+        f"rows of column {name!r} are {kinds[odd]} in {files[odd].name}, but {kinds[other]} in "
+        f"{files[other].name}."
+    )
+    fix = "Leave the file out, or save it with the feature size of the others."
+    return FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(files[odd]), column=name)
+
+
+def _notes(
+    files: Sequence[Path], name: str, kinds: Sequence[Kind], after: Sequence[Kind]
+) -> Iterator[Finding]:
+    """One finding per conversion, with the first few files."""
+    groups: dict[tuple[Kind, Kind], list[Path]] = {}
+    for file, before, kind in zip(files, kinds, after, strict=True):
+        if before != kind:
+            groups.setdefault((replace(before, rows=0), replace(kind, rows=0)), []).append(file)
+    for (before, kind), changed in groups.items():
+        shown = ", ".join(file.name for file in changed[:SHOWN_FILES])
+        more = f" and {len(changed) - SHOWN_FILES} more" if len(changed) > SHOWN_FILES else ""
+        message = f"{shown}{more}: rows of column {name!r} are {before}, read as {kind}."
+        fix = "Save all files with one shape and type to avoid this note."
+        yield ROWS_RESHAPED.finding(message, fix=fix, file=str(changed[0]), column=name)
+
+
+def _changed(
+    file: Path, name: str, arrow: pa.Table, kind: Kind, after: Kind, ragged: bool
+) -> pa.ChunkedArray:
+    """The converted column; `ragged` if the files have different sequence lengths."""
+    column, offsets = arrow[name], None
+    transposed = kind.is_transposed(after)
+    if kind.sizes[0] is None:  # rows of this file differ in length
+        joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        offsets = np.asarray(joined.offsets).astype(np.int64)
+        values = _values(joined.values, tuple(size for size in kind.sizes[1:] if size))
+        offsets, values = offsets - offsets[0], values[offsets[0] : offsets[-1]]
+    else:
+        shape = tuple(size for size in after.sizes[:: -1 if transposed else 1] if size is not None)
+        chunks = [_values(chunk, shape) for chunk in column.chunks]
+        values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    if transposed or after.dtype != kind.dtype:
+        turned = values.swapaxes(1, 2) if transposed else values
+        dtype = _NUMPY[after.dtype] if after.dtype != kind.dtype else values.dtype
+        key = fingerprint("shard", file_fingerprint(file), name, repr(kind), repr(after))
+        values = cached_array(key, partial(_write_as, turned, dtype))
+    if offsets is None and ragged:
+        steps = values.shape[1]
+        offsets = np.arange(len(values) + 1, dtype=np.int64) * steps
+        values = values.reshape(len(values) * steps, *values.shape[2:])
+    made = to_arrow(values) if offsets is None else ragged_column(values, offsets)
+    return pa.chunked_array([made])
+
+
+def _write_as(values: Any, dtype: Any, target: Path) -> None:
+    with np.errstate(over="ignore"):  # encoding reports values too large for float32
+        write_in_chunks(target, values.shape, dtype, lambda start, end: values[start:end])
+
+
+def _values(column: pa.Array, shape: tuple[int, ...]) -> Any:
+    """The numbers of nested lists of fixed size as an array (rows, *shape), without copying."""
+    rows = len(column)
+    while not pa.types.is_primitive(column.type):
+        column = column.flatten()
+    return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)

@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.core.foreign import read_json
+from surefit.core.foreign import first_line, read_json
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import fingerprint
-from surefit.data.cache_entry import open_entry
+from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
-from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats.opened import Opened
+from surefit.data.formats.opened import Opened, bad_file
 from surefit.data.official_splits import Splits, named_splits
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError, UsageError
@@ -102,8 +101,7 @@ def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
 def _unreadable(path: Path, error: str, batch: int = 0, row: int | None = None) -> FindingError:
     at = f", record batch {batch} (from row {row})" if row is not None else ""
     line = error.splitlines()[0][:160] if error else "it ends too early"
-    message = f"{path.name}{at} is not readable as Arrow: {line}"
-    return CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path), row=row)
+    return bad_file(path, f"{at} is not readable as Arrow: {line}", row=row)
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,13 @@ def dataset_splits(path: Path) -> Splits | None:
     """The folders of the splits in a `DatasetDict` folder; None for a single dataset."""
     if not (path / "dataset_dict.json").is_file():
         return None
-    splits = _read(path / "dataset_dict.json", SavedSplits).splits
-    named = named_splits(splits)
-    if "train" not in named:
-        message = f"{path} has the splits {splits}; expected one called train."
+    names = _read(path / "dataset_dict.json", SavedSplits).splits
+    splits = named_splits({name: (path / name,) for name in names})
+    if splits is None:
+        message = f"{path} has the splits {names}; expected one called train."
         fix = "Pass the folder of one split, such as --data FOLDER/test."
         raise NO_DATA.error(message, fix=fix, file=str(path))
-    other = tuple(path / name for name in splits if name not in named.values())
-    return Splits({part: (path / name,) for part, name in named.items()}, other)
+    return splits
 
 
 def dataset_files(folder: Path) -> list[Path]:
@@ -175,8 +172,8 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
-        message = f"{path.name} is not a readable Parquet file: {_short(error)}"
-        raise CORRUPT_FILE.error(message, fix="Write or download it again.", file=shown) from None
+        what = f" is not a readable Parquet file: {first_line(error)}"
+        raise bad_file(path, what, "Write or download it again.") from None
 
     def batches() -> Iterator[pa.RecordBatch]:
         first = 0
@@ -184,17 +181,10 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
             try:
                 yield from file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                message = (
-                    f"{path.name}, row group {group} (of {file.num_row_groups}, from row "
-                    f"{first}) cannot be read: {_short(error)}"
-                )
+                what = f", row group {group} (of {file.num_row_groups}, from row {first}) cannot be"
                 fix = "Write or download the file again."
-                raise CORRUPT_FILE.error(message, fix=fix, file=shown, row=first) from None
+                raise bad_file(path, f"{what} read: {first_line(error)}", fix, row=first) from None
             first += file.metadata.row_group(group).num_rows
 
     with file:
         return Opened(in_cache(file_fingerprint(path), file.schema_arrow, shown, batches))
-
-
-def _short(error: Exception) -> str:
-    return str(error).splitlines()[0][:160] if str(error) else type(error).__name__

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_lines import Records
 
@@ -48,19 +48,11 @@ def read_records(path: Path, reading: Reading) -> Records:
             begin = begin if sentence else number
             sentence.append(cells)
             if len(sentence) > MAX_TOKENS:
-                raise CORRUPT_FILE.error(
-                    f"{path.name}, line {begin}: the sentence has more than {MAX_TOKENS:,} tokens.",
-                    fix="Separate sentences by blank lines.",
-                    file=str(path),
-                    line=begin,
-                )
-        elif not _is_comment(line):
-            raise CORRUPT_FILE.error(
-                f"{path.name}, line {number}: {len(cells)} columns, but {len(names)} in other "
-                f"lines ({', '.join(names)}): {line.strip()[:60]!r}",
-                file=str(path),
-                line=number,
-            )
+                what = f"the sentence has more than {MAX_TOKENS:,} tokens."
+                raise bad_line(path, begin, what, "Separate sentences by blank lines.")
+        elif not line.startswith(("# ", "#\t")) and line.strip() != "#":  # not a comment
+            what = f"{len(cells)} columns, but {len(names)} in other lines ({', '.join(names)})"
+            raise bad_line(path, number, f"{what}: {line.strip()[:60]!r}")
     if sentence:
         yield begin, _columns(names, sentence)
     yield from file.findings
@@ -68,10 +60,6 @@ def read_records(path: Path, reading: Reading) -> Records:
 
 def _cells(line: str, delimiter: str | None) -> list[str]:
     return line.rstrip("\r\n").split(delimiter)
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith(("# ", "#\t")) or line.strip() == "#"
 
 
 def _columns(names: Sequence[str], sentence: Sequence[Sequence[str]]) -> dict[str, list[str]]:

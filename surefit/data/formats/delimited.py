@@ -13,12 +13,12 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.number_columns import Cells, infer_columns
+from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile
 from surefit.data.formats.text_lines import MAX_COLUMNS, Records, too_many_columns
 from surefit.data.missing_values import is_missing, markers_of
-from surefit.data.numbers import MISSING_MARKERS, NUMBER
+from surefit.data.written_values import MISSING_MARKERS, NUMBER
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 
@@ -304,10 +304,8 @@ def _named_line(path: Path, reader: Reader) -> Iterator[_Row]:
         yield row
     except csv.Error as error:
         lines = row.lines(reader)
-        first = lines.start
-        opened = _quote_hint(lines)
-        message = f"{path.name}, line {first}: not valid CSV ({error}){opened}."
-        raise CORRUPT_FILE.error(message, file=str(path), line=first) from None
+        what = f"not valid CSV ({error}){_quote_hint(lines)}."
+        raise bad_line(path, lines.start, what) from None
 
 
 def _quote_hint(lines: range) -> str:
@@ -328,25 +326,15 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
     name, count = Counter(names).most_common(1)[0]
     if count > 1 or not all(name.strip() for name in names):
         fault = f"column {name!r} twice" if count > 1 else "a column without a name"
-        raise CORRUPT_FILE.error(
-            f"{path.name}, line 1: the header has {fault}: {', '.join(names)[:80]}",
-            fix="Give every column its own name in the first line.",
-            file=str(path),
-            line=1,
-        )
+        fix = "Give every column its own name in the first line."
+        raise bad_line(path, 1, f"the header has {fault}: {', '.join(names)[:80]}", fix)
     return names, found
 
 
 def _other_width(
     path: Path, lines: range, width: int, names: Sequence[str], layout: DelimitedLayout
 ) -> Exception:
-    line = lines.start
     source = "the header names" if layout.names is None else "there are"
-    shown = ", ".join(names)[:80]
-    return CORRUPT_FILE.error(
-        f"{path.name}, line {line}: {width} cells, but {source} {len(names)} columns ({shown})"
-        f"{_quote_hint(lines)}.",
-        fix=f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter.",
-        file=str(path),
-        line=line,
-    )
+    what = f"{width} cells, but {source} {len(names)} columns ({', '.join(names)[:80]})"
+    fix = f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter."
+    return bad_line(path, lines.start, f"{what}{_quote_hint(lines)}.", fix)

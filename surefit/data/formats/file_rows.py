@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
-from surefit.data.cache_entry import open_entry
-from surefit.data.file_identity import content_hashes
-from surefit.data.file_kinds import ARRAYS, FileKind, kind_of
-from surefit.data.formats.array_files import Shape, join_files
-from surefit.data.formats.numpy_files import map_npy, shape_of
-from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.cache_entry import content_hashes
+from surefit.data.cell_files import ARRAYS, FileKind, kind_of
+from surefit.data.formats.array_files import join_files
+from surefit.data.formats.numpy_files import Shape, map_npy, shape_of
+from surefit.data.formats.opened import Opened, converted
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile, too_long
 from surefit.errors import UsageError
 from surefit.findings import Finding
@@ -109,13 +108,13 @@ def open_texts(
     names = [str(file.resolve()) for file in files]  # which the findings name
     key = fingerprint("texts", content_hashes(names), names, labels, by_line, reading.model_dump())
 
-    def fill(folder: Path) -> None:
+    def write(target: Path) -> list[Finding]:
         found: list[Finding] = []
         texts = _texts(files, labels or [""] * len(files), reading, by_line, found)
-        _write(folder / "table.arrow", texts, labels is not None)
-        write_findings(folder, found)
+        _write(target, texts, labels is not None)
+        return found
 
-    return open_entry("tables", key, fill, read_opened)
+    return converted(key, write)
 
 
 def _texts(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,16 +12,15 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import file_fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
-from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats.cached_array import cached_array
+from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.numpy_files import to_arrow
-from surefit.data.formats.opened import Opened
-from surefit.data.formats.text_decoding import GZIP_FAULTS, damaged_gzip, open_bytes
+from surefit.data.formats.opened import Opened, bad_file, cached_array
+from surefit.data.formats.text_decoding import open_bytes
 from surefit.findings import note
 
 ENDING = ".idx"
-NAME = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 """The third byte of a file, and the dtype it means."""
 CHUNK_BYTES = 1 << 20
@@ -51,45 +48,20 @@ def open_idx(path: Path, reading: Reading) -> Opened:
     return Opened(pa.table(columns), (note(message, file=str(path)),))
 
 
-def labels_beside(path: Path) -> Path | None:
-    """The label file that matches the name of an image file, if it exists."""
-    beside = (path.with_name(name) for name in label_names(path.name))
-    return next((file for file in beside if file.is_file()), None)
-
-
-def label_names(name: str) -> list[str]:
-    """The names that the label file of an image file may have."""
-    if "images" not in name:
-        return []
-    labels = name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
-    return [labels, f"{labels}.gz"]
-
-
-def without_joined_labels(files: Sequence[Path]) -> list[Path]:
-    """The files without label files that are read together with an image file."""
-    joined = {labels_beside(file) for file in files}
-    return [file for file in files if file not in joined]
-
-
 def _map_idx(path: Path) -> Array:
     def fill(target: Path) -> None:
         with open_bytes(path) as file:
             _unpack(file, path, target)
 
-    try:
-        return cached_array(fingerprint("idx", file_fingerprint(path)), fill)
-    except GZIP_FAULTS as error:
-        raise damaged_gzip(path, error) from None
+    return cached_array(fingerprint("idx", file_fingerprint(path)), fill)
 
 
 def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES or magic[3] == 0:
-        raise CORRUPT_FILE.error(
-            f"{path.name} is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}, "
-            "expected 00 00, a type and a number of axes.",
-            file=str(path),
-        )
+        found = magic.hex(" ") or "nothing"
+        what = f" is not an IDX file: it begins with {found}, expected 00 00, a type and a number"
+        raise bad_file(path, f"{what} of axes.", CORRUPT_FILE.fix)
     head = file.read(4 * magic[3])
     shape = tuple(int(size) for size in np.frombuffer(head[: len(head) // 4 * 4], ">u4"))
     dtype = np.dtype(TYPES[magic[2]])
@@ -114,5 +86,5 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
 
 
 def _wrong_size(path: Path, wanted: int, found: int) -> Exception:
-    message = f"{path.name} has {found} bytes, but its header announces {wanted}."
-    return CORRUPT_FILE.error(message, fix="Download the file again.", file=str(path))
+    what = f" has {found} bytes, but its header announces {wanted}."
+    return bad_file(path, what, "Download the file again.")

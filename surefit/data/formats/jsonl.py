@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from surefit.config import Reading
-from surefit.data.data_rules import CORRUPT_FILE
-from surefit.data.formats.json_window import JsonReader
+from surefit.data.data_rules import NOT_UTF8
+from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.formats.text_lines import Records
 from surefit.data.stored_messages import storable
@@ -25,9 +26,21 @@ ROW_NOT_UTF8 = rule(
     accept="The text is treated as missing.",
 )
 
+TWIN_KEYS = rule(
+    "SF840",
+    "warning",
+    "key twice in a JSON object",
+    why="An object has one value for a key: the last one is used, and the others are lost.",
+    fix="Write each key once; give different values different keys.",
+    accept="The last value of the key is used.",
+)
 
 MOST_BROKEN = 0.2
 """If a larger share of rows is not UTF-8, the file as a whole is not UTF-8."""
+MAX_DEPTH = 64
+"""How deep lists and objects may be nested in a row."""
+_NESTED = frozenset((list, dict))
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_records(path: Path, reading: Reading) -> Records:
@@ -43,15 +56,9 @@ def _objects(file: TextFile) -> Records:
             continue
         try:
             value = reader.decoder.decode(line)
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # ValueError: also for numbers that are too long
-            raise CORRUPT_FILE.error(
-                f"{path.name}, line {number}: not valid JSON ({error}): {line.strip()[:60]!r}",
-                file=str(path),
-                line=number,
-            ) from None
+        except (ValueError, RecursionError) as error:  # also for numbers that are too long
+            what = f"not valid JSON ({error}): {line.strip()[:60]!r}"
+            raise bad_line(path, number, what) from None
         if not isinstance(value, dict):
             raise no_object(path, number, value)
         reader.check(value, number, line.count("[") + line.count("{"))
@@ -62,12 +69,74 @@ def _objects(file: TextFile) -> Records:
 
 def no_object(path: Path, line: int, value: Any) -> FindingError:
     """The error about a value in a JSON file that is not a row."""
-    return CORRUPT_FILE.error(
-        f'{path.name}, line {line}: expected an object such as {{"prompt": …}}, found '
-        f"{type(value).__name__}: {json.dumps(value)[:60]!r}",
-        file=str(path),
-        line=line,
-    )
+    found = f"{type(value).__name__}: {json.dumps(value)[:60]!r}"
+    return bad_line(path, line, f'expected an object such as {{"prompt": …}}, found {found}')
+
+
+class JsonReader:
+    """Decodes the values of one file and remembers the keys that occur twice in an object."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.decoder = json.JSONDecoder(object_pairs_hook=self._object)
+        self._twins: list[str] = []
+        self._unnamed: list[str] = []
+        self._first: tuple[int, str] | None = None
+        self._count = 0
+
+    def check(self, value: Any, line: int, num_opened: int) -> None:
+        """Note twin keys in the value of a line; refuse it if it is too deep, or a key is no text.
+
+        `num_opened` counts the brackets in the text; with a few, no value is deep.
+        """
+        if self._twins:
+            self._first = self._first or (line, self._twins[0])
+            self._count += 1
+            self._twins.clear()
+        for key in self._unnamed:
+            self.check_key(key, line)
+        if num_opened > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
+            raise bad_line(self.path, line, f"nested deeper than {MAX_DEPTH} levels.")
+
+    def check_key(self, key: str, line: int) -> None:
+        """Refuse a key that cannot be the name of a column."""
+        if _LONE_SURROGATE.search(key):
+            raise bad_line(self.path, line, f"the key {key!r} is not UTF-8.", rule=NOT_UTF8)
+
+    def findings(self) -> Iterator[Finding]:
+        """The finding about twin keys, once all rows have been read."""
+        if self._first is None:
+            return
+        line, key = self._first
+        more = f" ({self._count - 1} more rows like it)" if self._count > 1 else ""
+        message = f"{self.path.name}, line {line}: the key {key!r} occurs twice{more}."
+        yield TWIN_KEYS.finding(message, file=str(self.path), line=line, column=key)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            keys = [key for key, _ in pairs]
+            self._twins += [key for place, key in enumerate(keys) if key in keys[:place]]
+        if not all(map(str.isascii, made)):
+            self._unnamed += filter(_LONE_SURROGATE.search, made)
+        return made
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than so many levels.
+
+    >>> is_deeper([[1]], 2), is_deeper([[1]], 1)
+    (False, True)
+    """
+    layer = [value] if type(value) in _NESTED else []
+    for _ in range(levels):
+        inner: list[Any] = []
+        for each in layer:
+            values = each.values() if isinstance(each, dict) else each
+            if not _NESTED.isdisjoint(map(type, values)):  # most lists are flat
+                inner += [value for value in values if type(value) in _NESTED]
+        layer = inner
+    return bool(layer)
 
 
 def _without_broken(records: Records, file: TextFile) -> Records:

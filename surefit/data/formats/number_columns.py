@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from surefit.data.missing_values import describe_missing, is_missing
-from surefit.data.numbers import INTEGER, NUMBER, is_almost_number, is_code
 from surefit.data.roles import ROLES
+from surefit.data.written_values import INTEGER, NUMBER, is_almost_number, is_code
 from surefit.findings import Finding, rule
 
 NOT_ALL_NUMBERS = rule(
@@ -160,7 +160,10 @@ class Columns:
     def _odd_cells(self, path: Path, column: Column) -> Finding:
         filled, odd = self.num_rows - column.num_blank, column.num_odd
         verb = "is not a number" if odd == 1 else "are not numbers"
-        shown = [_shown(text, cell) for text, cell in [*column.odd.items()][:SHOWN_CELLS]]
+        shown = []
+        for text, cell in [*column.odd.items()][:SHOWN_CELLS]:
+            often = f"{cell.count} times, first " if cell.count > 1 else ""
+            shown.append(f"{text[:40]!r} {often}in row {cell.row} (line {cell.line})")
         if len(column.odd) > SHOWN_CELLS:
             shown.append("…")
         first = next(iter(column.odd.values()))
@@ -175,11 +178,6 @@ class Columns:
 
 def _only_header(column: Column, columns: Columns) -> bool:
     return bool(columns.headers) and [*column.odd] == [column.name.strip()]
-
-
-def _shown(text: str, cell: _Cell) -> str:
-    often = f"{cell.count} times, first " if cell.count > 1 else ""
-    return f"{text[:40]!r} {often}in row {cell.row} (line {cell.line})"
 
 
 def infer_columns(

@@ -6,10 +6,9 @@ import math
 import re
 import shutil
 import struct
-import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -22,36 +21,31 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint, open_cache
-from surefit.data.cache_entry import open_entry
+from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.data_rules import (
     CORRUPT_FILE,
     FILES_DO_NOT_MATCH,
     NOT_UTF8,
     PICKLED_DATA,
-    STRAY_AXIS_DROPPED,
+    ROWS_RESHAPED,
     WRONG_SHAPE,
     WRONG_TYPE,
     check_expansion,
     unequal_rows,
 )
-from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats.cached_array import cached_array, write_in_chunks
 from surefit.data.formats.label_files import labels_beside
-from surefit.data.formats.opened import Opened
-from surefit.disk_space import free_bytes
+from surefit.data.formats.opened import Opened, bad_file, cached_array, write_in_chunks
+from surefit.data.row_arrays import new_array
 from surefit.findings import Finding, note
-from surefit.gigabytes import show_size
+from surefit.gigabytes import free_bytes, show_size
 
 Array = npt.NDArray[Any]
-
-WRITE_AGAIN = "Write the file again."
+Shape = tuple[int, ...]
 
 READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
 ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
 """Unknown compression, encryption, and damage that `zipfile` does not foresee."""
-HELD_BYTES = 1 << 24
-"""The largest concatenated rows that are kept in memory."""
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
@@ -69,7 +63,7 @@ def map_npy(path: Path, shown: str, text_axes: int = 1) -> Array:
                 file=shown,
             ) from None
         message = f"{shown} is not a readable .npy file: {_what_is_wrong(path, error)}."
-        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=shown) from None
+        raise CORRUPT_FILE.error(message, fix="Write the file again.", file=shown) from None
     if array.ndim == 0:
         raise WRONG_SHAPE.error(f"{shown} contains a single value; expected rows.", file=shown)
     if array.dtype.kind not in "biufUS" or (array.dtype.kind in "US" and array.ndim > text_axes):
@@ -92,7 +86,7 @@ def _what_is_wrong(path: Path, error: Exception) -> str:
     return str(error).rstrip(".")
 
 
-def shape_of(path: Path) -> tuple[int, ...] | None:
+def shape_of(path: Path) -> Shape | None:
     """The shape of the array in a `.npy` file; None if it cannot be read."""
     try:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
@@ -149,7 +143,7 @@ def drop_batch_axes(
         if array.shape[1] in others or (not others and array.ndim == 4 and not is_image):
             kept[name] = array[0]
             message = f"{shown}: {name} is {list(array.shape)}; read as {list(array.shape[1:])}."
-            found.append(STRAY_AXIS_DROPPED.finding(message, file=shown, column=name))
+            found.append(ROWS_RESHAPED.finding(message, file=shown, column=name))
     return kept, tuple(found)
 
 
@@ -169,8 +163,7 @@ def map_npz(path: Path) -> dict[str, Array]:
             folder = open_entry("arrays", key, partial(_unpack, archive, names), Path)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, *ZIP_FAULTS) as error:
         what = "it is empty" if path.stat().st_size == 0 else str(error)
-        message = f"{path.name} is not a readable .npz file: {what}"
-        raise CORRUPT_FILE.error(message, fix=WRITE_AGAIN, file=str(path)) from None
+        raise bad_file(path, f" is not a readable .npz file: {what}") from None
     return {
         name.removesuffix(".npy"): map_npy(folder / f"{place}.npy", f"{path}:{name}", text_axes=2)
         for place, name in enumerate(names)
@@ -182,12 +175,9 @@ def _check_room(path: Path, num_bytes: int) -> None:
     check_expansion(path, num_bytes)
     free = free_bytes(open_cache())
     if num_bytes > free:
-        raise CORRUPT_FILE.error(
-            f"{path.name} would unpack to {show_size(num_bytes)}; the disk of the cache has "
-            f"{show_size(free)} free.",
-            fix="Choose a cache on a larger disk with --set cache=FOLDER, or save less data.",
-            file=str(path),
-        )
+        what = f" would unpack to {show_size(num_bytes)}; the disk of the cache has "
+        fix = "Choose a cache on a larger disk with --set cache=FOLDER, or save less data."
+        raise bad_file(path, f"{what}{show_size(free)} free.", fix)
 
 
 def _unpack(archive: zipfile.ZipFile, names: Sequence[str], folder: Path) -> None:
@@ -311,59 +301,78 @@ def _join_numbered(
 
 def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
     """One array per row as one ragged column; rows may differ in one axis."""
-    if _are_transposed(rows):
-        return _join_transposed(rows)
-    for place, row in enumerate(rows):
-        if row.shape[1:] != rows[0].shape[1:] or row.ndim != rows[0].ndim:
-            raise WRONG_SHAPE.error(
-                f"{shown}, row {place}: shape {list(row.shape)}, but row 0 has "
-                f"{list(rows[0].shape)}; only the first axis may vary.",
-                file=shown,
-                row=place,
-            )
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return ragged_column(concatenate_rows(rows), offsets)
+    shapes = [row.shape for row in rows]
+    odd = odd_shape(shapes)
+    if odd is not None:
+        raise WRONG_SHAPE.error(
+            f"{shown}, row {odd}: shape {list(shapes[odd])}, but row 0 has {list(shapes[0])}; only "
+            "the first axis may vary.",
+            file=shown,
+            row=odd,
+        )
+    return ragged_rows(shapes, rows)
 
 
-def _are_transposed(rows: Sequence[Array]) -> bool:
+def odd_shape(shapes: Sequence[Shape]) -> int | None:
+    """The first row that differs from row 0 in another axis than the first; None without one."""
+    if _are_transposed(shapes):
+        return None
+    first = shapes[0]
+    differs = (len(shape) != len(first) or shape[1:] != first[1:] for shape in shapes)
+    return next((place for place, odd in enumerate(differs) if odd), None)
+
+
+def _are_transposed(shapes: Sequence[Shape]) -> bool:
     """Whether rows are [feature size, sequence length]: of two axes, only the last varies."""
-    if any(row.ndim != 2 for row in rows):
+    if any(len(shape) != 2 for shape in shapes):
         return False
-    return len({len(row) for row in rows}) == 1 and len({row.shape[1] for row in rows}) > 1
+    return len({shape[0] for shape in shapes}) == 1 and len({shape[1] for shape in shapes}) > 1
 
 
-def _join_transposed(rows: Sequence[Array]) -> pa.Array:
-    """Transposed rows as lists of channels; the feature layout transposes them."""
-    sizes = np.repeat([row.shape[1] for row in rows], len(rows[0]))
-    channels = ragged_column(
-        concatenate_rows([row.reshape(-1) for row in rows]), np.concatenate([[0], np.cumsum(sizes)])
-    )
-    offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(rows[0])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), channels)
+def ragged_rows(
+    shapes: Sequence[Shape], rows: Iterable[Array], dtype: Any = None, key: str | None = None
+) -> pa.Array:
+    """One array per row, with shapes that fit, as a column of lists; see `concatenate`.
+
+    Transposed rows become lists of channels; the feature layout transposes them.
+    """
+    if not _are_transposed(shapes):
+        offsets = np.cumsum([0, *(shape[0] for shape in shapes)])
+        return ragged_column(
+            concatenate(rows, (int(offsets[-1]), *shapes[0][1:]), dtype, key), offsets
+        )
+    num_channels = shapes[0][0]
+    ends = np.cumsum([0, *np.repeat([shape[1] for shape in shapes], num_channels)])
+    flat = concatenate((row.reshape(-1) for row in rows), (int(ends[-1]),), dtype, key)
+    offsets = np.arange(len(shapes) + 1, dtype=np.int64) * num_channels
+    return pa.LargeListArray.from_arrays(pa.array(offsets), ragged_column(flat, ends))
 
 
 def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
     rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
-    return ragged_column(
-        concatenate_rows(rows), np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    )
+    return ragged_rows([row.shape for row in rows], rows)
 
 
-def concatenate_rows(rows: Sequence[Array]) -> Array:
-    """Rows of one feature size, concatenated; more than a few megabytes go to a mapped file.
+def concatenate(
+    rows: Iterable[Array], shape: Shape, dtype: Any = None, key: str | None = None
+) -> Array:
+    """Rows concatenated to an array of this shape, which is in a file if it is large.
 
-    The file has no name, so it disappears when nothing uses it.
+    With a `key` it is an entry of the cache; otherwise the file has no name, and ends with the
+    array. Without a `dtype`, rows must be a sequence, and decide it.
     """
-    if sum(row.nbytes for row in rows) <= HELD_BYTES:
-        return np.concatenate(rows)
-    shape = (sum(len(row) for row in rows), *rows[0].shape[1:])
-    with tempfile.TemporaryFile(dir=open_cache()) as file:
-        joined = np.memmap(file, np.result_type(*{row.dtype for row in rows}), "w+", shape=shape)
-    filled = 0
-    for row in rows:
-        joined[filled : filled + len(row)] = row
-        filled += len(row)
-    return np.asarray(joined)
+
+    def fill(target: Array) -> Array:
+        filled = 0
+        for row in rows:
+            target[filled : filled + len(row)] = row
+            filled += len(row)
+        return target
+
+    dtype = np.result_type(*{row.dtype for row in rows}) if dtype is None else dtype
+    if key is None:
+        return fill(new_array(math.prod(shape), dtype).reshape(shape))
+    return cached_array(key, lambda path: fill(np.lib.format.open_memmap(path, "w+", dtype, shape)))
 
 
 def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:

@@ -1,17 +1,30 @@
-"""What opening one file gives: its rows as Arrow columns, and what was found on the way."""
+"""What opening one file gives, and what all openers share: the cache of converted files, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.config import Reading
 from surefit.core.files import write_json
 from surefit.core.foreign import read_json
 from surefit.data.arrow_types import map_arrow
-from surefit.findings import Finding
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import file_fingerprint, open_entry
+from surefit.data.data_rules import CORRUPT_FILE
+from surefit.errors import FindingError
+from surefit.findings import Finding, Rule
+
+WRITE_AGAIN = "Write the file again."
+CHUNK_BYTES = 1 << 24
+TABLE, ARRAY = "table.arrow", "array.npy"
 
 
 @dataclass(frozen=True)
@@ -22,12 +35,62 @@ class Opened:
     findings: tuple[Finding, ...] = ()
 
 
-def write_findings(folder: Path, findings: Sequence[Finding]) -> None:
-    """Keep what was found in a file beside its table."""
-    write_json(folder / "findings.json", [asdict(found) for found in findings])
+def reading_key(path: Path, reading: Reading, *parts: Any) -> str:
+    """Return a key that changes with a file, its place, which findings name, and its settings."""
+    return fingerprint(*parts, file_fingerprint(path), str(path.resolve()), reading.model_dump())
 
 
-def read_opened(folder: Path) -> Opened:
-    """Memory-map a table that was converted into `folder`, and read what was found then."""
-    found = read_json(folder / "findings.json", list[Finding])
-    return Opened(map_arrow(folder / "table.arrow"), tuple(found))
+def converted(key: str, write: Callable[[Path], Iterable[Finding]]) -> Opened:
+    """Memory-map a table in the cache; if it is not there, `write` it, and return what it found."""
+
+    def fill(folder: Path) -> None:
+        found = write(folder / TABLE)
+        write_json(folder / "findings.json", [asdict(each) for each in found])
+
+    def read(folder: Path) -> Opened:
+        found = read_json(folder / "findings.json", list[Finding])
+        return Opened(map_arrow(folder / TABLE), tuple(found))
+
+    return open_entry("tables", key, fill, read)
+
+
+def cached_array(key: str, fill: Callable[[Path], object]) -> npt.NDArray[Any]:
+    """Memory-map an array in the cache; if it is not there, `fill` writes it to a `.npy` file."""
+
+    def read(folder: Path) -> npt.NDArray[Any]:
+        return np.asarray(np.load(folder / ARRAY, mmap_mode="r", allow_pickle=False))
+
+    return open_entry("arrays", key, lambda folder: fill(folder / ARRAY), read)
+
+
+def write_in_chunks(
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: npt.DTypeLike,
+    rows: Callable[[int, int], npt.NDArray[Any]],
+) -> None:
+    """Write an array a few megabytes at a time; `rows(start, end)` returns that range of rows."""
+    target = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    per_row = max(1, math.prod(shape[1:])) * target.dtype.itemsize
+    size = max(1, CHUNK_BYTES // per_row)
+    for start in range(0, shape[0], size):
+        target[start : start + size] = rows(start, start + size)
+    target.flush()
+
+
+def bad_line(
+    path: Path, line: int, what: str, fix: str = "", rule: Rule = CORRUPT_FILE
+) -> FindingError:
+    """Return the error about a line of a text file."""
+    return rule.error(f"{path.name}, line {line}: {what}", fix=fix, file=str(path), line=line)
+
+
+def bad_file(
+    path: Path,
+    what: str,
+    fix: str = WRITE_AGAIN,
+    rule: Rule = CORRUPT_FILE,
+    **where: str | int | None,
+) -> FindingError:
+    """Return the error about a file that cannot be read; `what` goes on after its name."""
+    return rule.error(f"{path.name}{what}", {"file": str(path), **where}, fix=fix)

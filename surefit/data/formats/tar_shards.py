@@ -6,7 +6,6 @@ arrays are read into an Arrow table in the cache once.
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
 from collections import Counter
@@ -21,15 +20,14 @@ import numpy as np
 from surefit.config import Reading
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import fingerprint, module_fingerprint
-from surefit.data.cache_entry import open_entry
+from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS
 from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA, check_expansion
-from surefit.data.file_identity import file_fingerprint
 from surefit.data.formats import tar_index
-from surefit.data.formats.json_window import JsonReader
-from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.jsonl import JsonReader
+from surefit.data.formats.opened import Opened, converted, reading_key
 from surefit.data.formats.tar_index import LeftOut, Member, read_index
-from surefit.data.formats.text_decoding import GZIP_FAULTS, MAX_LINE_BYTES, damaged_gzip, too_long
+from surefit.data.formats.text_decoding import MAX_LINE_BYTES, is_gzip, open_bytes, too_long
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 from surefit.findings import Finding, note, rule
@@ -62,31 +60,21 @@ Sample = tuple[str, dict[str, Member]]
 def open_tar(path: Path, reading: Reading) -> Opened:
     """The rows of a `.tar`, `.tar.gz` or `.tgz` file."""
     code = [module_fingerprint(name) for name in (tar_index.__name__, __name__)]
-    place = str(path.resolve())  # which the cells and the findings name
-    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), place, reading.model_dump())
-
-    def fill(folder: Path) -> None:
-        found = _Reader(path, _unpacked(path), reading).write(folder / "table.arrow")
-        write_findings(folder, found)
-
-    _unpacked(path)  # the cells of a table that is there already point into it
-    return open_entry("tables", key, fill, read_opened)
+    tar = _unpacked(path)  # the cells of a table that is there already point into it
+    key = reading_key(path, reading, FORMAT_VERSION, code)
+    return converted(key, lambda target: _Reader(path, tar, reading).write(target))
 
 
 def _unpacked(path: Path) -> Path:
     """The tar file itself, or the content of a gzip of it, in the cache."""
-    with path.open("rb") as file:
-        if file.read(2) != b"\x1f\x8b":
-            return path
+    if not is_gzip(path):
+        return path
 
     def fill(folder: Path) -> None:
-        try:
-            with gzip.open(path) as packed, (folder / "shard.tar").open("wb") as target:
-                while chunk := packed.read(1 << 22):
-                    target.write(chunk)
-                    check_expansion(path, target.tell())
-        except GZIP_FAULTS as error:
-            raise damaged_gzip(path, error) from None
+        with open_bytes(path) as packed, (folder / "shard.tar").open("wb") as target:
+            while chunk := packed.read(1 << 22):
+                target.write(chunk)
+                check_expansion(path, target.tell())
 
     key = fingerprint("unpacked", file_fingerprint(path))
     return open_entry("tables", key, fill, lambda folder: folder / "shard.tar")
@@ -113,12 +101,7 @@ class _Reader:
             try:
                 with ArrowWriter(target, CORRUPT_FILE) as writer:
                     while chunk := list(islice(rows, CHUNK_ROWS)):
-                        names = dict.fromkeys(name for row in chunk for name in row)
-                        columns = {
-                            name: writer.column(name, [row.get(name) for row in chunk])
-                            for name in names
-                        }
-                        writer.append(columns, len(chunk))
+                        writer.append_rows(chunk)
             except ColumnFaultError as fault:
                 message = f"{self.path.name}, {fault.message('row', fault.rows)}"
                 where = self._where(fault.rows[0])
@@ -137,7 +120,7 @@ class _Reader:
         """Members with the same key, wherever they are in the file, in the order of their first."""
         samples: dict[str, dict[str, Member]] = {}
         for member in members:
-            parts = self.naming.divide(member.name)
+            parts = divide(member.name, self.naming.at_first_dot)
             if parts is None:
                 self.left_out.add("names without an extension", member.name)
                 continue
@@ -322,10 +305,6 @@ class Naming:
 
     columns: dict[str, str]
     at_first_dot: bool = True
-
-    def divide(self, name: str) -> tuple[str, str] | None:
-        """Key and extension of a member; None without an extension."""
-        return divide(name, self.at_first_dot)
 
 
 def divide(name: str, at_first_dot: bool = True) -> tuple[str, str] | None:

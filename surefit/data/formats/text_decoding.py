@@ -7,12 +7,14 @@ import io
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from surefit.config import Reading
 from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8
+from surefit.data.formats.opened import bad_file, bad_line
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, rule
 
@@ -90,7 +92,7 @@ class TextFile:
         decoder = _Decoder(self.path, self.reading.encoding)
         number, rest = 1, b""
         with open_bytes(self.path) as file:
-            while chunk := _read(file, self.path):
+            while chunk := file.read(CHUNK_BYTES):
                 chunk = rest + chunk
                 cut = len(chunk)  # before a character that may continue in the next chunk
                 while cut > len(chunk) - 4 and cut and chunk[cut - 1] >= 0x80:
@@ -109,11 +111,8 @@ def is_text_file(path: Path) -> bool:
     """Whether a file starts with text, and its ending is not one of source code."""
     if path.suffix in CODE:
         return False
-    try:
-        with open_bytes(path) as file:
-            head = file.read(_PEEK_BYTES)
-    except GZIP_FAULTS as error:
-        raise damaged_gzip(path, error) from None
+    with open_bytes(path) as file:
+        head = file.read(_PEEK_BYTES)
     head = head[: head.rfind(b"\n") + 1] or head
     try:
         _Decoder(path, None).decode(head, 1)
@@ -177,12 +176,8 @@ class _Decoder:
     def _fail(self, raw: bytes, start: int, number: int, reason: str) -> FindingError:
         line = number + raw.count(b"\n", 0, start)
         begin = raw.rfind(b"\n", 0, start) + 1
-        return NOT_UTF8.error(
-            f"{self.path.name}, line {line}: byte 0x{raw[start]:02x} at position {start - begin} "
-            f"{reason}.",
-            file=str(self.path),
-            line=line,
-        )
+        what = f"byte 0x{raw[start]:02x} at position {start - begin} {reason}."
+        return bad_line(self.path, line, what, rule=NOT_UTF8)
 
 
 def _is_western(raw: bytes) -> bool:
@@ -191,15 +186,11 @@ def _is_western(raw: bytes) -> bool:
     >>> _is_western(b"caf\\xe9 au lait"), _is_western("Привет, мир".encode("cp1251"))
     (True, False)
     """
-    if _NOT_WESTERN.search(raw) or _has_utf8(raw):
+    # any valid multi-byte character of UTF-8 is rare in other encodings
+    if _NOT_WESTERN.search(raw) or not raw.decode("utf-8", "ignore").isascii():
         return False
     letters = len(raw) - sum(raw.count(space) for space in b" \t\r\n")
     return sum(byte >= 0x80 for byte in raw) <= max(3, 0.4 * letters)
-
-
-def _has_utf8(raw: bytes) -> bool:
-    """Whether any multi-byte character is valid UTF-8, which is rare in other encodings."""
-    return any(not char.isascii() for char in raw.decode("utf-8", "ignore"))
 
 
 def _has_utf8_lines(path: Path) -> bool:
@@ -229,11 +220,8 @@ def _wide_encoding(path: Path, reading: Reading) -> str | None:
     if reading.encoding is not None:
         _check_encoding(reading.encoding)
         return reading.encoding if len("\n".encode(reading.encoding)) > 1 else None
-    try:
-        with open_bytes(path) as file:
-            return "utf-16" if file.read(2) in WIDE_MARKS else None
-    except GZIP_FAULTS:
-        return None  # reported when the lines are read
+    with open_bytes(path) as file:
+        return "utf-16" if file.read(2) in WIDE_MARKS else None
 
 
 def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
@@ -246,24 +234,21 @@ def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
                 if len(line) == MAX_LINE_BYTES and not line.endswith("\n"):
                     raise too_long(path, number)
                 yield line
-        except (UnicodeError, *GZIP_FAULTS) as error:
-            message = f"{path.name}, line {number + 1}: not {encoding.upper()} ({error})."
-            raise NOT_UTF8.error(message, file=str(path), line=number + 1) from None
+        except UnicodeError as error:
+            what = f"not {encoding.upper()} ({error})."
+            raise bad_line(path, number + 1, what, rule=NOT_UTF8) from None
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
     """Lines as bytes, unpacked if the file is a gzip."""
     number = offset = 0
     with open_bytes(path) as file:
-        try:
-            while line := file.readline(MAX_LINE_BYTES):
-                number += 1
-                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                    raise too_long(path, number, f", which starts at byte {offset:,},")
-                offset += len(line)
-                yield line
-        except GZIP_FAULTS as error:
-            raise damaged_gzip(path, error) from None
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                raise too_long(path, number, f", which starts at byte {offset:,},")
+            offset += len(line)
+            yield line
 
 
 def too_long(path: Path, line: int, place: str = "") -> FindingError:
@@ -272,20 +257,17 @@ def too_long(path: Path, line: int, place: str = "") -> FindingError:
     return LINE_TOO_LONG.error(message, file=str(path), line=line)
 
 
-def _read(file: IO[bytes], path: Path) -> bytes:
-    try:
-        return file.read(CHUNK_BYTES)
-    except GZIP_FAULTS as error:
-        raise damaged_gzip(path, error) from None
-
-
-def damaged_gzip(path: Path, error: Exception) -> FindingError:
-    """The error about a gzip that is truncated or invalid."""
-    return CORRUPT_FILE.error(f"{path.name} is a damaged gzip: {error}", file=str(path))
-
-
-def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if its first two bytes are those of a gzip."""
+def is_gzip(path: Path) -> bool:
+    """Whether the first two bytes of a file are those of a gzip."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]
+        return file.read(2) == b"\x1f\x8b"
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """The file's bytes, unpacked if it is a gzip; one that is truncated or invalid is an error."""
+    try:
+        with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
+            yield cast(IO[bytes], file)
+    except GZIP_FAULTS as error:
+        raise bad_file(path, f" is a damaged gzip: {error}", CORRUPT_FILE.fix) from None

@@ -1,4 +1,4 @@
-"""Text files to rows, one per line; labels at the start of lines become a column."""
+"""Text files to rows: one per line, with labels at the start of lines; several files together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import fingerprint, module_fingerprint
-from surefit.data.cache_entry import open_entry
-from surefit.data.data_rules import CORRUPT_FILE, check_expansion
-from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.cache import module_fingerprint
+from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, check_expansion
+from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.missing_values import describe_missing, markers_of
 from surefit.data.table import CHUNK_ROWS
@@ -33,7 +31,26 @@ TOO_MANY_COLUMNS = rule(
     fix="Save the numbers as one array (.npy), and the other columns in a separate file.",
 )
 
+TEXTS_OF_DIFFERENT_LENGTH = rule(
+    "SF117",
+    "warning",
+    "two text files of different length",
+    why="Source and target need the same number of lines; these files are concatenated instead.",
+    fix="Align the files line by line if one is the translation of the other.",
+    accept="The files are concatenated.",
+)
 
+EMPTY_FILE = rule(
+    "SF439",
+    "warning",
+    "empty file among others",
+    why="An empty file has no rows. Some programs write one for each empty part; it may also be "
+    "what a program left that failed.",
+    fix="Delete the file if it is meant to be empty; else write it again.",
+    accept="The file is skipped; the others are read.",
+)
+
+SHOWN_FILES = 3
 FORMAT_VERSION = 5
 MAX_COLUMNS = 10_000
 
@@ -52,16 +69,9 @@ def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
 
     It is converted again when the file, its settings or the code of its reader changes.
     """
-    code = module_fingerprint(read.__module__)
-    place = str(path.resolve())  # which the findings name
-    key = fingerprint(FORMAT_VERSION, code, file_fingerprint(path), place, reading.model_dump())
-
-    def fill(folder: Path) -> None:
-        markers = markers_of(reading)
-        found = _write(partial(read, path, reading), path, folder / "table.arrow", markers)
-        write_findings(folder, found)
-
-    return open_entry("tables", key, fill, read_opened)
+    key = reading_key(path, reading, FORMAT_VERSION, module_fingerprint(read.__module__))
+    records = partial(read, path, reading)
+    return converted(key, lambda target: _write(records, path, target, markers_of(reading)))
 
 
 def _write(
@@ -83,8 +93,12 @@ def _write(
 
     try:
         with ArrowWriter(target, CORRUPT_FILE, values_of=values_of, markers=markers) as writer:
-            for chunk in _chunks(records()):
-                writer.append(_columns(chunk, writer, str(source)), len(chunk))
+            rows = (row for _, row in records())
+            while chunk := list(islice(rows, CHUNK_ROWS)):
+                names = {*writer.schema.names}.union(*chunk)
+                if len(names) > MAX_COLUMNS:
+                    raise too_many_columns(str(source), len(names))
+                writer.append_rows(chunk)
                 check_expansion(source, target.stat().st_size)
     except ColumnFaultError as fault:
         raise _named(fault, records(), source) from None
@@ -105,25 +119,6 @@ def _until_fault(records: Iterator[Record]) -> Iterator[Record]:
     """The records before the first one that cannot be read."""
     with suppress(FindingError):
         yield from records
-
-
-def _chunks(records: Iterator[Record]) -> Iterator[list[Record]]:
-    chunk: list[Record] = []
-    for record in records:
-        chunk.append(record)
-        if len(chunk) == CHUNK_ROWS:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _columns(chunk: Sequence[Record], writer: ArrowWriter, file: str) -> dict[str, pa.Array]:
-    names = dict.fromkeys(name for _, row in chunk for name in row)
-    num_columns = len(names.keys() | set(writer.schema.names))
-    if num_columns > MAX_COLUMNS:
-        raise too_many_columns(file, num_columns)
-    return {name: writer.column(name, [row.get(name) for _, row in chunk]) for name in names}
 
 
 def too_many_columns(file: str, count: int, line: int | None = None) -> FindingError:
@@ -204,12 +199,9 @@ def _match(
 ) -> dict[str, Any]:
     match = pattern.fullmatch(line.strip())
     if match is None:
-        raise CORRUPT_FILE.error(
-            f"{path.name}, line {number}: does not match {shown}: {line.strip()[:60]!r}",
-            fix="Correct the named line, or set read.pattern to a pattern that all lines match.",
-            file=str(path),
-            line=number,
-        )
+        what = f"does not match {shown}: {line.strip()[:60]!r}"
+        fix = "Correct the named line, or set read.pattern to a pattern that all lines match."
+        raise bad_line(path, number, what, fix)
     return match.groupdict()
 
 
@@ -217,3 +209,89 @@ def _has_several_labels(path: Path, reading: Reading) -> bool:
     """Whether any line starts with two labels; then all rows get a list of labels."""
     two = re.compile(r"\s*__label__\S+\s+__label__")
     return any(two.match(line) for _, line in TextFile(path, reading).lines())
+
+
+def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:
+    """Two text files with the same number of lines as columns `source` and `target`.
+
+    Others are returned unchanged with a warning, or refused if their names are a pair. An empty
+    file has no column.
+    """
+    counts = [part.arrow.num_rows for part in opened]
+    texts = all(part.arrow.column_names in (["text"], []) for part in opened)
+    if len(files) != 2 or not texts or not any(counts):
+        return tuple(opened)
+    first, second = opened
+    shown = f"{files[0].name} has {counts[0]} lines, {files[1].name} has {counts[1]}"
+    if counts[0] == counts[1]:
+        message = f"{shown}: they are read as source and target."
+        joined = pa.table({"source": first.arrow["text"], "target": second.arrow["text"]})
+        said = note(message, file=str(files[0]))
+        before = [found for part in opened for found in part.findings if found.code]
+        return (Opened(joined, (*before, said)),)
+    if _stem(files[0]) == _stem(files[1]):
+        raise FILES_DO_NOT_MATCH.error(
+            f"{shown}; source and target must have the same number of lines.",
+            fix="Align the files line by line.",
+            file=str(files[1]),
+            line=min(counts) + 1,
+        )
+    if not all(counts):
+        return tuple(opened)
+    said = TEXTS_OF_DIFFERENT_LENGTH.finding(f"{shown}: they are concatenated.", file=str(files[0]))
+    return (first, Opened(second.arrow, (*second.findings, said)))
+
+
+def _stem(path: Path) -> str:
+    """The path without its endings: train.en.gz and train.de.gz have the same stem."""
+    return Path(str(path).removesuffix(".gz")).stem
+
+
+def label_texts(files: Sequence[Path], opened: Sequence[Opened]) -> list[Opened] | None:
+    """Several files of lines with a column `label`, named after the files; None for others."""
+    if len(files) < 2 or any(part.arrow.column_names != ["text"] for part in opened):
+        return None
+    names = class_names(files)
+    shown = ", ".join(f"{name!r} from {file.name}" for name, file in zip(names, files, strict=True))
+    said = note(f"The classes are {shown[:300]}.", file=str(files[0]))
+    labelled = []
+    for place, (part, name) in enumerate(zip(opened, names, strict=True)):
+        label = pa.array([name]).cast(pa.string()).take(pa.array([0] * part.arrow.num_rows))
+        found = [f for f in part.findings if f.code]
+        notes = (said, *found) if place == 0 else tuple(found)
+        labelled.append(Opened(part.arrow.append_column("label", label), notes))
+    return labelled
+
+
+def class_names(files: Sequence[Path]) -> list[str]:
+    """What tells the names of the files apart, word by word from both ends.
+
+    >>> class_names([Path("rt-polarity.pos"), Path("rt-polarity.neg")])
+    ['pos', 'neg']
+    >>> class_names([Path("spam.train.txt"), Path("ham.train.txt")])
+    ['spam', 'ham']
+    """
+    names = [file.name.removesuffix(".gz") for file in files]
+    names = [name.removesuffix(".txt") for name in names]
+    words = [name.split(".") for name in names]
+    while min(map(len, words)) > 1 and len({each[0] for each in words}) == 1:
+        words = [each[1:] for each in words]
+    while min(map(len, words)) > 1 and len({each[-1] for each in words}) == 1:
+        words = [each[:-1] for each in words]
+    found = [".".join(each) for each in words]
+    return found if len({*found}) == len(files) else [str(file) for file in files]
+
+
+def without_empty(
+    files: Sequence[Path], opened: Sequence[Opened]
+) -> tuple[list[Path], Sequence[Opened], list[Finding]]:
+    """The files without those that are empty, or have a header only; all, if all are so."""
+    whole = [(file, part) for file, part in zip(files, opened, strict=False) if part.arrow.schema]
+    if not whole or len(whole) == len(opened):
+        return list(files), opened, []
+    empty = [f for f, part in zip(files, opened, strict=True) if not part.arrow.schema]
+    shown = ", ".join(file.name for file in empty[:SHOWN_FILES])
+    shown += f" and {len(empty) - SHOWN_FILES:,} more" if len(empty) > SHOWN_FILES else ""
+    message = f"{len(empty):,} of {len(files):,} files have no rows and are skipped: {shown}."
+    note = EMPTY_FILE.finding(message, file=str(empty[0]))
+    return [file for file, _ in whole], [part for _, part in whole], [note]

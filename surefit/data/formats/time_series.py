@@ -13,14 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.cache import fingerprint
-from surefit.data.cache_entry import open_entry
-from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
-from surefit.data.file_identity import file_fingerprint
+from surefit.data.data_rules import NO_DATA
 from surefit.data.formats.numpy_files import ragged_column
-from surefit.data.formats.opened import Opened, read_opened, write_findings
+from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
 from surefit.data.formats.text_decoding import TextFile
 from surefit.errors import FindingError
+from surefit.findings import Finding
 
 FORMAT_VERSION = 1
 CHUNK_SERIES = 256
@@ -31,19 +29,17 @@ Series = tuple[npt.NDArray[np.float32], str | float | None]
 
 def open_ts(path: Path, reading: Reading) -> Opened:
     """Convert a `.ts` file into the cache once, then memory-map it."""
-    place = str(path.resolve())  # which the findings name
-    key = fingerprint("ts", FORMAT_VERSION, file_fingerprint(path), place, reading.model_dump())
 
-    def fill(folder: Path) -> None:
+    def write(target: Path) -> Sequence[Finding]:
         file = TextFile(path, reading)
         series = _Reader(path).series(file.lines())
         first = next(series, None)
         if first is None:
             raise NO_DATA.error(f"{path.name} has no rows.", file=str(path))
-        _write(first, series, folder / "table.arrow")
-        write_findings(folder, file.findings)
+        _write(first, series, target)
+        return file.findings
 
-    return open_entry("tables", key, fill, read_opened)
+    return converted(reading_key(path, reading, "ts", FORMAT_VERSION), write)
 
 
 def _write(first: Series, series: Iterator[Series], path: Path) -> None:
@@ -146,5 +142,4 @@ class _Reader:
             raise self._fail(number, f"{what} has a value that is not a number ({error})") from None
 
     def _fail(self, number: int, what: str, fix: str = "") -> FindingError:
-        message = f"{self.path.name}, line {number}: {what}."
-        return CORRUPT_FILE.error(message, fix=fix, file=str(self.path), line=number)
+        return bad_line(self.path, number, f"{what}.", fix)

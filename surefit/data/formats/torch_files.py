@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
-from surefit.data.data_rules import CORRUPT_FILE, DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
-from surefit.data.file_identity import file_fingerprint
-from surefit.data.formats.cached_array import cached_array, write_in_chunks
+from surefit.data.cache_entry import file_fingerprint
+from surefit.data.data_rules import DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
-from surefit.data.formats.opened import Opened
+from surefit.data.formats.opened import Opened, bad_file, cached_array, write_in_chunks
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -35,8 +34,7 @@ def open_safetensors(path: Path, reading: Reading) -> Opened:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, MemoryError) as error:
-        message = f"{path.name} is not a readable .safetensors file: {error}"
-        raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
+        raise bad_file(path, f" is not a readable .safetensors file: {error}") from None
     return _opened(path, tensors)
 
 
@@ -49,11 +47,10 @@ def open_pt(path: Path, reading: Reading) -> Opened:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        message = f"{path.name} contains pickled objects, which are not loaded: {_reason(error)}"
-        raise PICKLED_DATA.error(message, fix=ONLY_TENSORS, file=str(path)) from None
+        what = f" contains pickled objects, which are not loaded: {_reason(error)}"
+        raise bad_file(path, what, ONLY_TENSORS, PICKLED_DATA) from None
     except Exception as error:  # torch raises all kinds of errors on damaged files
-        message = f"{path.name} is not a readable .pt file: {_reason(error)}"
-        raise CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path)) from None
+        raise bad_file(path, f" is not a readable .pt file: {_reason(error)}") from None
     if isinstance(loaded, list):
         return _open_list(path, loaded)
     return _opened(path, _named(loaded, path))
@@ -70,8 +67,8 @@ def _open_list(path: Path, rows: list[Any]) -> Opened:
     """One tensor per row; rows may differ in length."""
     for row, value in enumerate(rows):
         if not hasattr(value, "detach") or value.ndim == 0 or not is_numeric(value):
-            message = f"{path.name}, row {row} is a {type(value).__name__}; expected an array."
-            raise WRONG_TYPE.error(message, fix=ONLY_TENSORS, file=str(path), row=row)
+            what = f", row {row} is a {type(value).__name__}; expected an array."
+            raise bad_file(path, what, ONLY_TENSORS, WRONG_TYPE, row=row)
     if not rows:
         raise NO_DATA.error(f"{path.name} contains an empty list.", file=str(path))
     return Opened(pa.table({"features": join_rows([as_numpy(row) for row in rows], str(path))}))
@@ -81,14 +78,13 @@ def _not_a_zip(path: Path) -> FindingError:
     with path.open("rb") as file:
         head = file.read(2)
     if head[:1] == b"\x80":
-        message = f"{path.name} is a plain pickle (torch before 1.6), which is not loaded."
+        what = " is a plain pickle (torch before 1.6), which is not loaded."
         fix = "Load it yourself if you trust it, and save it with torch.save or safetensors."
-        return PICKLED_DATA.error(message, fix=fix, file=str(path))
+        return bad_file(path, what, fix, PICKLED_DATA)
     what = (
         "is empty" if not head else "is truncated" if head == b"PK" else "is not a torch.save file"
     )
-    message = f"{path.name} is not a readable .pt file: it {what}."
-    return CORRUPT_FILE.error(message, fix="Write the file again.", file=str(path))
+    return bad_file(path, f" is not a readable .pt file: it {what}.")
 
 
 def _reason(error: Exception) -> str:
@@ -110,8 +106,8 @@ def _named(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
         loaded = {type(loaded).__name__: loaded}
     for name, value in loaded.items():
         if not isinstance(value, torch.Tensor):
-            message = f"{path.name}: {name!r} is a {type(value).__name__}; expected a tensor."
-            raise WRONG_TYPE.error(message, fix=ONLY_TENSORS, file=str(path), column=str(name))
+            what = f": {name!r} is a {type(value).__name__}; expected a tensor."
+            raise bad_file(path, what, ONLY_TENSORS, WRONG_TYPE, column=str(name))
     return {str(name): value for name, value in loaded.items()}
 
 
@@ -141,8 +137,8 @@ def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
     """A tensor as an array on disk: mapped in place, or converted once into the cache."""
     if tensor.ndim == 0 or not is_numeric(tensor):
         what = "a single value" if tensor.ndim == 0 else f"a {tensor.dtype} tensor"
-        message = f"{path.name}: {name!r} is {what}; expected rows of numbers."
-        raise WRONG_TYPE.error(message, fix=ONLY_TENSORS, file=str(path), column=name)
+        what = f": {name!r} is {what}; expected rows of numbers."
+        raise bad_file(path, what, ONLY_TENSORS, WRONG_TYPE, column=name)
     if tensor.is_contiguous() and as_numpy(tensor[:1]).itemsize == tensor.element_size():
         array = tensor.detach().numpy()
         if array.flags.aligned:

@@ -8,7 +8,7 @@ else, so encoded values are not stored but for one reading, with which everythin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 from surefit.data.data_rules import USER_DATA_CODE_FAILED, WRONG_TYPE
 from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, python_value
 from surefit.data.table import Source, Table
-from surefit.errors import describe_error
+from surefit.errors import FindingError, describe_error
 from surefit.findings import rule
 
 NOT_REPRODUCIBLE = rule(
@@ -68,43 +68,54 @@ class LiveRows:
         try:
             item = self.item(number)
         except Exception as error:
-            what = f"row {number}, epoch {epoch}: {self.name}[{number}] raised "
-            reason = describe_error(error)[:200]
-            raise USER_DATA_CODE_FAILED.error(what + reason, row=number) from error
+            place = f"row {number}, epoch {epoch}: {self.name}[{number}]"
+            raise code_failed(place, error, number) from error
         row = as_named(item, self.schema.names, number)
         arrow = as_arrow(row, self.schema, number)
         return Table(arrow, (Source(SHOWN, 0),), "", files=self.files)
 
 
+def code_failed(place: str, error: Exception, row: int) -> FindingError:
+    """Return the error about the user's own code that raised one while a row was read."""
+    return USER_DATA_CODE_FAILED.error(f"{place} raised {describe_error(error)[:200]}", row=row)
+
+
 def as_named(item: Any, names: Sequence[str], number: int) -> dict[str, Any]:
-    """An item as a row with the columns of the first reading."""
-    if isinstance(item, dict):
-        return item
+    """An item as a row with the columns of the first one."""
+    if isinstance(item, Mapping):
+        return dict(item)
     values = list(item) if isinstance(item, tuple | list) else [item]
     if len(values) != len(names):
-        message = f"row {number} has {len(values)} values; expected {len(names)} as before."
+        message = (
+            f"row {number} has {len(values)} values; expected {len(names)} as in earlier rows."
+        )
         raise WRONG_TYPE.error(message, row=number)
     return dict(zip(names, values, strict=True))
 
 
 def seed_generators(*key: int) -> None:
-    """Seed Python's, NumPy's and torch's generators of this process."""
+    """Seed Python's, NumPy's and torch's generators of this process by several numbers."""
+    _seed(int(np.random.SeedSequence(key).generate_state(1)[0]))
+
+
+def _seed(seed: int) -> None:
     import torch
 
-    mixed = int(np.random.SeedSequence(key).generate_state(1)[0])
-    random.seed(mixed)
-    np.random.seed(mixed)
-    torch.default_generator.manual_seed(mixed)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 @contextmanager
-def kept_randomness() -> Iterator[None]:
-    """Put the global generators back into their state afterwards."""
+def kept_randomness(seed: int | None = None) -> Iterator[None]:
+    """Put the global generators back into their state afterwards; with a seed, seed them first."""
     import torch
 
     python_state, numpy_state = random.getstate(), np.random.get_state()
     torch_state = torch.default_generator.get_state()
     try:
+        if seed is not None:
+            _seed(seed)
         yield
     finally:
         random.setstate(python_state)

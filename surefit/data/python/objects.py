@@ -29,11 +29,9 @@ def open_pandas(data: Any) -> Table:
     try:
         return open_arrow_table(pa.Table.from_pandas(data, preserve_index=False))
     except (pa.ArrowException, ValueError):  # cells of several types, or arrays
-        return open_columns({name: _without_blanks(data[name]) for name in data.columns})
-
-
-def _without_blanks(column: Any) -> list[Any]:
-    return [None if blank else value for value, blank in zip(column, column.isna(), strict=True)]
+        blanks = data.isna()
+        pairs = {name: zip(data[name], blanks[name], strict=True) for name in data.columns}
+        return open_columns({n: [None if b else v for v, b in each] for n, each in pairs.items()})
 
 
 def open_polars(data: Any) -> Table:
@@ -77,11 +75,10 @@ def open_dataset_dict(data: Any) -> Table:
 
 def dict_splits(data: Any) -> Splits:
     """Which splits of a `datasets.DatasetDict` are which part."""
-    named = named_splits(data)
-    if "train" not in named:
+    splits = named_splits({name: (Path(name),) for name in data})
+    if splits is None:
         raise UsageError(f"The DatasetDict has {list(data)}, but no train.", "Pass one split.")
-    other = tuple(Path(split) for split in data if split not in named.values())
-    return Splits({part: (Path(split),) for part, split in named.items()}, other)
+    return splits
 
 
 def open_dataset(data: Any) -> Table:

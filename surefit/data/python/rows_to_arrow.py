@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.core import files
+from surefit.core.digests import hash_file
 from surefit.data.arrow_types import map_arrow
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import fingerprint, hash_bytes, scratch_in_cache
+from surefit.data.cache import scratch_in_cache
 from surefit.data.cache_entry import open_entry
 from surefit.data.column_types import (
     array_rank,
@@ -45,7 +46,7 @@ def open_rows(rows: Iterable[Row], findings: Iterable[Finding] = ()) -> Table:
     with scratch_in_cache() as folder:
         path = folder / FILE
         found = _write(rows, path)
-        key = _hash_file(path)
+        key = hash_file(path)
         table = open_entry(
             "tables",
             key,
@@ -117,14 +118,6 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[dict[str, Any]]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _hash_file(path: Path) -> str:
-    with pa.memory_map(str(path)) as file:
-        parts = []
-        while part := file.read_buffer(CHUNK_BYTES):
-            parts.append(hash_bytes(part))
-    return fingerprint(parts)
 
 
 def _column(name: str, values: list[Any], writer: ArrowWriter) -> pa.Array:

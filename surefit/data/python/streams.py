@@ -10,17 +10,16 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from surefit.data.data_rules import USER_DATA_CODE_FAILED
-from surefit.data.python.live_rows import as_named, kept_randomness, seed_generators
+from surefit.data.python.live_rows import as_named, code_failed, kept_randomness, seed_generators
 from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, open_rows, python_value
 from surefit.data.table import Source, Table
-from surefit.errors import describe_error
 from surefit.findings import note
 from surefit.progress import Progress, silent
 
@@ -110,8 +109,8 @@ class Stream:
         except StopIteration:
             raise
         except Exception as error:
-            what = f"row {cursor.number} of the stream: {self.name} raised {describe_error(error)}"
-            raise USER_DATA_CODE_FAILED.error(what[:300], row=cursor.number) from error
+            place = f"row {cursor.number} of the stream: {self.name}"
+            raise code_failed(place, error, cursor.number) from error
         cursor.number += 1
         return item
 
@@ -125,7 +124,8 @@ class Stream:
     def state(self) -> Any:
         """The position as plain values, if the stream can save it; else None."""
         owner = self.owner if self.cursor.moved is None else self.cursor.moved
-        if self.cursor.rows is None or not _is_stateful(owner):
+        saves = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+        if self.cursor.rows is None or not saves:
             return None
         try:
             return as_plain(owner.state_dict())
@@ -135,7 +135,9 @@ class Stream:
     def _load(self, state: Any, passes: int) -> bool:
         """Whether a copy of the object took the position."""
         self.rewind(passes)
-        moved = _copied(self.owner)
+        moved = self.owner
+        with suppress(Exception):  # of the user's own class, which may hold an open file
+            moved = copy.deepcopy(moved)
         try:
             moved.load_state_dict(from_plain(state))
         except Exception:  # the user's own code: the stream is read up to there instead
@@ -163,18 +165,6 @@ class Stream:
             progress(stage, row, number)
             self.skip()
         progress(stage, number, number)
-
-
-def _copied(owner: Any) -> Any:
-    """A copy that can be moved apart from the object; itself where it cannot be copied."""
-    try:
-        return copy.deepcopy(owner)
-    except Exception:  # of the user's own class: an open file, for example
-        return owner
-
-
-def _is_stateful(owner: Any) -> bool:
-    return hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
 
 
 def open_stream(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +12,6 @@ import numpy as np
 
 from surefit.data.data_rules import (
     MISALIGNED_COLUMNS,
-    USER_DATA_CODE_FAILED,
     WRONG_TYPE,
     unequal_rows,
 )
@@ -23,6 +20,8 @@ from surefit.data.python.live_rows import (
     ONE_READING,
     Item,
     LiveRows,
+    as_named,
+    code_failed,
     find_randomness,
     kept_randomness,
     seed_generators,
@@ -30,7 +29,7 @@ from surefit.data.python.live_rows import (
 from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.python.streams import open_stream
 from surefit.data.table import Table
-from surefit.errors import UsageError, describe_error
+from surefit.errors import UsageError
 from surefit.findings import note
 
 Row = dict[str, Any]
@@ -53,7 +52,7 @@ def open_items(data: Any) -> Table:
     if live is not None:
         return live
     message = f"The {num_rows} rows of the {name} were read once and copied into the cache."
-    with fixed_randomness():
+    with kept_randomness(0):
         return open_rows(rows, [note(message)])
 
 
@@ -63,7 +62,7 @@ def open_loader(loader: Any) -> Table:
 
     if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
         return open_stream(loader, name_columns, lambda: _unbatched(loader))
-    with fixed_randomness():
+    with kept_randomness(0):
         numbers = _numbers(loader)
     live = _open_live(_through(loader, numbers), len(numbers), "DataLoader.dataset")
     if live is not None:
@@ -76,7 +75,7 @@ def open_loader(loader: Any) -> Table:
             count += 1
             yield row
 
-    with fixed_randomness():
+    with kept_randomness(0):
         table = open_rows(counted())
     message = (
         f"{count} of the DataLoader's {len(loader.dataset)} rows were read once, in its order, and "
@@ -103,7 +102,7 @@ def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
             try:
                 made = item(number)
             except Exception as error:
-                raise _raised(f"row {number}: {name}[{number}]", error, number) from error
+                raise code_failed(f"row {number}: {name}[{number}]", error, number) from error
             seconds += time.perf_counter() - began
             yield made
 
@@ -158,34 +157,14 @@ def open_iterable(data: Any) -> Table:
     return open_stream(data, name_columns)
 
 
-@contextmanager
-def fixed_randomness() -> Iterator[None]:
-    """Fixed random seeds while rows are read, so that reading again returns the same rows."""
-    import torch
-
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
 def _items(data: Any, num_rows: int) -> Iterator[Any]:
     for place in range(num_rows):
         try:
             yield data[place]
         except Exception as error:
-            raise _raised(f"row {place}: {type(data).__name__}[{place}]", error, place) from error
-
-
-def _raised(what: str, error: Exception, row: int) -> Exception:
-    reason = f"{describe_error(error)}"[:200]
-    return USER_DATA_CODE_FAILED.error(f"{what} raised {reason}", row=row)
+            raise code_failed(
+                f"row {place}: {type(data).__name__}[{place}]", error, place
+            ) from error
 
 
 def _unbatched(loader: Any) -> Iterator[Any]:
@@ -198,7 +177,7 @@ def _unbatched(loader: Any) -> Iterator[Any]:
             return
         except Exception as error:
             where = f"batch {num_batches} (from row {first}): the DataLoader"
-            raise _raised(where, error, first) from error
+            raise code_failed(where, error, first) from error
         is_row = loader.batch_sampler is None  # batch_size=None yields single rows
         items = [batch] if is_row else list(_split(batch, num_batches, first))
         yield from items
@@ -246,18 +225,9 @@ def name_columns(items: Iterator[Any]) -> Iterator[Row]:
                 f"row {place} is a {type(item).__name__}; expected a {kind} as in earlier rows."
             )
             raise WRONG_TYPE.error(message, row=place)
-        if found == "dict":
-            yield dict(item)
-            continue
-        values = list(item) if found == "tuple" else [item]
-        if names is None:
-            names = _names(values)
-        if len(values) != len(names):
-            message = (
-                f"row {place} has {len(values)} values; expected {len(names)} as in earlier rows."
-            )
-            raise WRONG_TYPE.error(message, row=place)
-        yield dict(zip(names, values, strict=True))
+        if names is None and found != "dict":
+            names = _names(list(item) if found == "tuple" else [item])
+        yield as_named(item, names or (), place)
 
 
 def _named_inputs(item: Any, batched: bool = False) -> Any:

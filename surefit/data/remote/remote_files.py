@@ -8,6 +8,7 @@ import posixpath
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 from surefit.core.digests import hash_file
 from surefit.core.files import move_inside
 from surefit.core.foreign import first_line
+from surefit.data.cache import fingerprint
 from surefit.data.remote.remote_url import PACKAGES, protocol_of, with_access
 from surefit.errors import SurefitError, UsageError
 from surefit.progress import Progress
@@ -32,8 +34,6 @@ PAUSES_SECONDS: tuple[float, ...] = (1.0, 2.0, 4.0)
 UNKNOWN_BYTES = 64 << 30
 """The most that is read of a file whose size the server does not tell."""
 DEEPEST = 16
-VERSION_KEYS = ("ETag", "etag", "e_tag", "generation", "blob_id", "sha", "md5Hash", "content_md5")
-"""What stores call a value that changes with the content, the usual ones first."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 
@@ -53,7 +53,7 @@ class RemoteFile:
     path: str
     size: int | None = None
     version: str | None = None
-    """Changes with the content (an ETag, a generation, a hash); None where nothing does."""
+    """Changes with the content; None over http without a strong ETag."""
 
 
 @dataclass(frozen=True)
@@ -135,59 +135,57 @@ def download(
     files: Sequence[RemoteFile], folder: Path, scratch: Path, progress: Progress
 ) -> Iterator[tuple[RemoteFile, str]]:
     """Download files into a folder, and yield each with its digest when it is there, whole."""
-    total, done, last = sum(file.size or 0 for file in files), 0, (0, time.monotonic())
-    parts = {file: scratch / str(number) for number, file in enumerate(files)}
+    from fsspec.callbacks import Callback
 
+    total = sum(file.size or 0 for file in files)
+    came, last = Counter[RemoteFile](), (0, time.monotonic())
     stopped = threading.Event()
 
-    def get(file: RemoteFile) -> None:
-        store, place = _open(file.url)
-        store.get_file(place, str(parts[file]), callback=_until(stopped))
-        _check_content(file, parts[file])
+    class Meter(Callback):
+        """Counts the bytes of a file; ends its download at the next block where it must."""
+
+        def __init__(self, file: RemoteFile) -> None:
+            super().__init__()
+            self.file, came[file] = file, 0
+
+        def relative_update(self, inc: int = 1) -> None:
+            came[self.file] += inc
+            if stopped.is_set():
+                raise RemoteError("The download was stopped.", "Start it again.")
+            if self.file.size is None and came[self.file] > UNKNOWN_BYTES:
+                what = f"has more than the {UNKNOWN_BYTES:,} bytes that surefit reads of a file of"
+                raise RemoteError(f"{self.file.url} {what} unknown size.", "Check the server.")
 
     def fetch(file: RemoteFile) -> tuple[RemoteFile, str]:
-        _attempt(file.url, lambda: get(file))
-        digest = hash_file(parts[file])
+        part = scratch / fingerprint(file.path)
+
+        def get() -> None:
+            store, place = _open(file.url)
+            store.get_file(place, str(part), callback=Meter(file))
+            _check_content(file, part)
+
+        _attempt(file.url, get)
+        digest = hash_file(part)
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
-        move_inside(parts[file], folder / file.path)
+        move_inside(part, folder / file.path)
         return file, digest
 
     def watch() -> None:
         nonlocal last
-        sizes = {file: part.stat().st_size for file, part in parts.items() if part.exists()}
-        now = done + sum(sizes.values())
+        now = came.total()
         progress("downloading, MB", min(now, max(total, now) - 1) // 10**6, total // 10**6 + 1)
         last = (now, time.monotonic()) if now != last[0] else last
-        for file in (each for each in sizes if each.size is None):
-            if sizes[file] > UNKNOWN_BYTES:
-                message = f"{file.url} has more than the {UNKNOWN_BYTES:,} bytes that surefit reads"
-                raise RemoteError(f"{message} of a file of unknown size.", "Check the server.")
         if time.monotonic() - last[1] > 2 * WAIT_SECONDS:
-            urls = ", ".join(file.url for file in [*sizes][:3])
+            urls = ", ".join(file.url for file in [*came][:3])
             message = f"Nothing came from {urls} for {2 * WAIT_SECONDS:g} seconds."
             raise RemoteError(message, "Check the network; whole files are not read again.")
 
     try:
-        for file, digest in in_threads(fetch, files, watch):
-            done += file.size or 0
-            parts.pop(file)
-            yield file, digest
+        yield from in_threads(fetch, files, watch)
     finally:  # nobody waits for the other threads, which would go on writing
         stopped.set()
     if files:
         progress("downloading, MB", total // 10**6 + 1, total // 10**6 + 1)
-
-
-def _until(stopped: threading.Event) -> Any:
-    """Return a callback of fsspec that ends a download at the next block once `stopped` is set."""
-    from fsspec.callbacks import Callback
-
-    class Until(Callback):
-        def relative_update(self, inc: int = 1) -> None:
-            if stopped.is_set():
-                raise RemoteError("The download was stopped.", "Start it again.")
-
-    return Until()
 
 
 def in_threads(
@@ -247,10 +245,10 @@ def _info(store: Any, place: str) -> Any | None:
 
 
 def _file(url: str, path: str, about: Any) -> RemoteFile:
-    versions = (str(about[key]).strip() for key in VERSION_KEYS if about.get(key))
-    strong = (each.strip('"') for each in versions if not each.startswith("W/"))
     size = about.get("size")
-    return RemoteFile(url, path, None if size is None else int(size), next(strong, None))
+    version = str(about.get("ETag") or "W/") if _is_http(url) else fingerprint(about)
+    strong = None if version.startswith("W/") else version
+    return RemoteFile(url, path, None if size is None else int(size), strong)
 
 
 def _check_content(file: RemoteFile, part: Path) -> None:

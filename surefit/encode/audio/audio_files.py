@@ -7,8 +7,10 @@ length or on what their header states.
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -68,7 +70,7 @@ def look_at(value: Any) -> About:
     if not isinstance(unwrapped(value), str | bytes):
         array, rate = _array(value)
         return About(rate, array.shape[1], len(array))
-    with _Opened(value) as file:
+    with _opened(value) as file:
         return About(int(file.samplerate), int(file.channels), max(0, int(file.frames)))
 
 
@@ -82,7 +84,7 @@ def read_waveform(value: Any, rate: int, most_samples: int) -> tuple[Waveform, i
         array, own = _array(value)
         blocks: Iterator[Waveform] = iter([array.mean(1)])
         return _resampled(blocks, own or rate, rate, most_samples, len(array))
-    with _Opened(value) as file:
+    with _opened(value) as file:
         total = max(0, int(file.frames))
         return _resampled(_blocks(file), int(file.samplerate), rate, most_samples, total)
 
@@ -124,51 +126,30 @@ def _cut_off(found: int, expected: int, unit: str = "samples") -> ValueError:
     return ValueError(f"it ends after {found:,} of {expected:,} {unit}")
 
 
-class _Opened:
+@contextmanager
+def _opened(value: Any) -> Iterator[Any]:
     """A file or bytes, opened by libsndfile; whatever fails is a fault of the row."""
+    import soundfile
 
-    def __init__(self, value: Any) -> None:
-        self.source = unwrapped(value)
-        self.shown = shown_name(value)
-
-    def __enter__(self) -> Any:
-        import soundfile
-
-        kind = None if isinstance(self.source, bytes) else special_kind(self.source)
-        if kind is not None:
-            message = f"{self.shown} is {kind}, not a file"
-            raise RowFaultError(UNREADABLE_MEDIA, message, "audio")
-        try:
-            held = isinstance(self.source, bytes)
-            self.file = soundfile.SoundFile(io.BytesIO(self.source) if held else self.source)
-        except Exception as error:  # libsndfile, and the system it opens files with
-            raise self._fault(error) from None
-        try:
-            _check_header(self.file)
-        except ValueError as error:
-            self.file.close()
-            raise self._fault(error) from None
-        return self.file
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self.file.close()
-        if isinstance(error, RowFaultError):
-            raise RowFaultError(
-                error.rule, f"{self.shown}: {error.message}", error.column
-            ) from None
-        if isinstance(error, Exception):
-            raise self._fault(error) from None
-
-    def _fault(self, error: Exception) -> RowFaultError:
-        import os
-
-        if isinstance(self.source, str) and not os.path.exists(self.source):
-            return RowFaultError(UNREADABLE_MEDIA, f"there is no file {self.shown}", "audio")
-        reason = str(error).removeprefix(f"Error opening {self.source!r}: ").rstrip(".")
-        if isinstance(self.source, str) and os.path.getsize(self.source) == 0:
-            reason = "it is empty"
-        message = f"{self.shown} cannot be read: {reason}"
-        return RowFaultError(UNREADABLE_MEDIA, message, "audio")
+    source, shown = unwrapped(value), shown_name(value)
+    kind = None if isinstance(source, bytes) else special_kind(source)
+    if kind is not None:
+        raise RowFaultError(UNREADABLE_MEDIA, f"{shown} is {kind}, not a file", "audio")
+    try:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source
+        with soundfile.SoundFile(opened) as file:
+            _check_header(file)
+            yield file
+    except RowFaultError as fault:
+        raise RowFaultError(fault.rule, f"{shown}: {fault.message}", fault.column) from None
+    except Exception as error:  # libsndfile, and the system it opens files with
+        if isinstance(source, str) and not os.path.exists(source):
+            message = f"there is no file {shown}"
+        else:
+            reason = str(error).removeprefix(f"Error opening {source!r}: ").rstrip(".")
+            is_empty = isinstance(source, str) and os.path.getsize(source) == 0
+            message = f"{shown} cannot be read: {'it is empty' if is_empty else reason}"
+        raise RowFaultError(UNREADABLE_MEDIA, message, "audio") from None
 
 
 def _check_header(file: Any) -> None:

@@ -205,8 +205,6 @@ def _name(function: Any) -> str:
 
 def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two augmented rows are equal to the bit."""
-    return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return one.keys() == other.keys() and all(
+        np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes() for name in one
+    )

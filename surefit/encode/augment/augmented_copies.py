@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 
 from surefit.data.row_parts import HeldOut
-from surefit.encode.augment import CHANGES
-from surefit.encode.augment.text_changes import words_of
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.encode.augment.text_changes import CHANGES, words_of
+from surefit.encode.encoded_row import DropReason, EncodedRow, RowFaultError, SkipRowError
 from surefit.errors import describe_error
 from surefit.findings import rule
 

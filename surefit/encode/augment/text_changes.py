@@ -1,11 +1,15 @@
-"""Changes of texts that keep the meaning: case, punctuation, spacing, typos, wording, synonyms."""
+"""Changes of texts that keep the meaning: case, punctuation, spacing, typos, wording, synonyms.
+
+A change gets the text, the words it must keep and a random generator. It returns the changed text,
+or the same text if nothing can be changed.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -48,7 +52,11 @@ def free_words(text: str, kept: Collection[str]) -> list[Word]:
     ['Add', 'to', 'in', 'see']
     """
     quoted = [match.span() for match in _QUOTED.finditer(text)]
-    return [word for word in _plain_words(text, kept) if not _overlaps(word, quoted)]
+    return [
+        word
+        for word in _plain_words(text, kept)
+        if not any(word.start < end and start < word.end for start, end in quoted)
+    ]
 
 
 def _plain_words(text: str, kept: Collection[str]) -> Iterator[Word]:
@@ -64,10 +72,6 @@ def _plain_words(text: str, kept: Collection[str]) -> Iterator[Word]:
         before = text[max(0, start - 8) : start].rstrip("(")
         starts = start == 0 or _SENTENCE_END.search(before) is not None
         yield Word(word, start, start + len(word), starts)
-
-
-def _overlaps(word: Word, spans: list[tuple[int, int]]) -> bool:
-    return any(word.start < end and start < word.end for start, end in spans)
 
 
 def put(text: str, changed: list[tuple[Word, str]]) -> str:
@@ -287,6 +291,17 @@ def replace_words(text: str, kept: Collection[str], rng: np.random.Generator, ta
         new = others[rng.integers(len(others))]
         changed.append((word, new[:1].upper() + new[1:] if word.text[0].isupper() else new))
     return put(text, changed)
+
+
+CHANGES: dict[str, Callable[..., str]] = {
+    "wording": change_wording,
+    "synonyms": replace_words,
+    "case": change_case,
+    "spacing": change_spacing,
+    "punctuation": change_punctuation,
+    "typos": add_typos,
+}
+"""In the order of application; typos last, so that no other change gets a misspelt word."""
 
 
 def read_synonyms(given: str | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

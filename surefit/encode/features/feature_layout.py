@@ -10,7 +10,7 @@ import numpy as np
 
 from surefit.config import set_option
 from surefit.data.column_types import is_array
-from surefit.data.data_rules import STRAY_AXIS_DROPPED, WRONG_SHAPE
+from surefit.data.data_rules import ROWS_RESHAPED, WRONG_SHAPE
 from surefit.data.row_arrays import (
     Axis,
     RowShape,
@@ -19,14 +19,6 @@ from surefit.data.row_arrays import (
 from surefit.data.table import Table
 from surefit.encode.encoder import Encoder
 from surefit.findings import Finding, note, rule
-
-FLAT_ROWS_RESHAPED = rule(
-    "SF420",
-    "fixed",
-    "flat rows reshaped",
-    why="Rows are flat arrays; a sequence model reads [sequence length, feature size].",
-    fix="Set features.steps or features.width if the shape is wrong.",
-)
 
 TAKE_FLAT_ROWS = (
     "A module of your own that reads vectors, and tiny:mlp, take flat rows as they are."
@@ -40,22 +32,6 @@ AMBIGUOUS_FLAT_ROWS = rule(
         "Set the feature size with features.width, or the sequence length with features.steps. "
         f"{TAKE_FLAT_ROWS}"
     ),
-)
-
-AXES_EXCHANGED = rule(
-    "SF422",
-    "fixed",
-    "rows transposed",
-    why="Rows are [feature size, sequence length]; models read the sequence first.",
-    fix="Set features.width if this is wrong.",
-)
-
-IDS_READ_AS_ONE_HOT = rule(
-    "SF424",
-    "fixed",
-    "ids read as one-hot vectors",
-    why="Ids are categories: as numbers, id 8 would be twice id 4.",
-    fix="Set features.width to read them as numbers instead.",
 )
 
 TOO_MANY_IDS = rule(
@@ -206,7 +182,7 @@ def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayo
     if drop:
         rest = RowShape(tuple(axis for at, axis in axes if at not in drop), shape.value_range)
         message = f"rows of column {column!r} are {shape}; they are read as {rest}."
-        found.append(STRAY_AXIS_DROPPED.finding(message, column=column))
+        found.append(ROWS_RESHAPED.finding(message, column=column))
         shape = rest
     if len(shape.axes) == 1:
         layout, note = _plan_flat(shape, hints, column)
@@ -243,7 +219,8 @@ def _plan_axes(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayou
     if why is None:
         return FeatureLayout(), []
     message = f"rows of column {column!r} are {shape}; they are transposed: {why}."
-    return FeatureLayout(transposed=True), [AXES_EXCHANGED.finding(message, column=column)]
+    fix = "Set features.width if this is wrong."
+    return FeatureLayout(transposed=True), [ROWS_RESHAPED.finding(message, fix=fix, column=column)]
 
 
 def _given_order(shape: RowShape, hints: Hints, column: str) -> bool:
@@ -296,7 +273,8 @@ def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayou
         layout, found = _plan_vectors(axis, hints, column)
         if layout is not None:
             return layout, found
-    if not asked and _are_ids(shape):
+    values = shape.value_range  # of integers; from 0 up, and not only 0 and 1, they are ids
+    if not asked and values is not None and values[0] >= 0 and values[1] > 1:
         return _plan_ids(shape, hints, column)
     answers = _flat_answers(axis, hints)
     if len(answers) != 1:
@@ -304,7 +282,8 @@ def _plan_flat(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayou
     ((width, why),) = answers.items()
     steps = Axis(axis.least // width, axis.most // width, max(1, axis.divisor // width))
     message = f"rows of column {column!r} are flat, {shape}; read as [{steps}, {width}]: {why}."
-    return FeatureLayout(width=width), [FLAT_ROWS_RESHAPED.finding(message, column=column)]
+    fix = "Set features.steps or features.width if the shape is wrong."
+    return FeatureLayout(width=width), [ROWS_RESHAPED.finding(message, fix=fix, column=column)]
 
 
 def _plan_vectors(
@@ -394,11 +373,6 @@ def _undecided(axis: Axis, hints: Hints, answers: dict[int, str], column: str) -
     return AMBIGUOUS_FLAT_ROWS.error(message, fix=fix, column=column)
 
 
-def _are_ids(shape: RowShape) -> bool:
-    """Whether flat rows contain integers from 0 up, and not only 0 and 1."""
-    return shape.value_range is not None and shape.value_range[0] >= 0 and shape.value_range[1] > 1
-
-
 def _plan_ids(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:
     assert shape.value_range is not None
     largest = shape.value_range[1]
@@ -415,4 +389,5 @@ def _plan_ids(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout
         f"column {column!r} contains ids up to {largest}; each becomes a one-hot vector of "
         f"{places} elements."
     )
-    return FeatureLayout(places=places), [IDS_READ_AS_ONE_HOT.finding(message, column=column)]
+    fix = "Set features.width to read them as numbers instead."
+    return FeatureLayout(places=places), [ROWS_RESHAPED.finding(message, fix=fix, column=column)]

@@ -1,10 +1,15 @@
-"""Images of every kind (files, bytes, arrays) as 8-bit RGB, upright, on white."""
+"""Images of every kind (files, bytes, arrays) as 8-bit RGB, upright, on white.
+
+The channels of an array are its first axis or its last (`ChannelAxis`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,12 +20,63 @@ from surefit.core.files import special_kind
 from surefit.data.cell_files import shown_name, unwrapped
 from surefit.data.column_types import CHANNELS
 from surefit.data.data_rules import NOT_FINITE, UNREADABLE_MEDIA
+from surefit.data.row_parts import file_content
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.channel_axis import ChannelAxis
 from surefit.findings import rule
 
 if TYPE_CHECKING:
     from PIL import Image
+
+FIRST, LAST = 0, 2
+
+
+@dataclass(frozen=True)
+class ChannelAxis:
+    """The number of channels that images of the data have, and the axis on which they are."""
+
+    axis: int = LAST
+    channels: int = 3
+
+    def is_first(self, shape: Sequence[int]) -> bool | None:
+        """Whether the first of an image's three axes has its channels; None if none can be.
+
+        Rows to evaluate or to predict may have the other layout than the training rows.
+
+        >>> ChannelAxis(LAST, 3).is_first((3, 8, 8)), ChannelAxis(FIRST, 5).is_first((8, 8, 3))
+        (True, None)
+        """
+        expected = CHANNELS if self.channels in CHANNELS else (self.channels,)
+        axes = (self.axis, FIRST + LAST - self.axis)
+        found = next((axis for axis in axes if shape[axis] in expected), None)
+        return None if found is None else found == FIRST
+
+
+def read_axis(state: Mapping[str, Any] | None) -> ChannelAxis:
+    """A ChannelAxis as the Encoder keeps it; None for images in files."""
+    return ChannelAxis() if state is None else ChannelAxis(**state)
+
+
+def own_axis(shape: Sequence[int]) -> int:
+    """The axis of the channels by the shape alone.
+
+    It is one of the length 1, 3 or 4; else that beside two equal sides; else the shorter one.
+
+    >>> [own_axis(shape) for shape in ((9, 9, 3), (5, 8, 8), (8, 8, 12), (9, 40, 5))]
+    [2, 0, 2, 2]
+    """
+    first, middle, last = shape
+    usual = [axis for axis in (LAST, FIRST) if shape[axis] in CHANNELS]
+    if usual:
+        return usual[0]
+    if (first == middle) != (middle == last):
+        return LAST if first == middle else FIRST
+    return LAST if last < first else FIRST
+
+
+def convertible(found: int, wanted: int) -> bool:
+    """Whether images of `found` channels can be read with `wanted` ones."""
+    return found == wanted or {found, wanted} <= {*CHANNELS}
+
 
 ARRAY_NOT_AN_IMAGE = rule(
     "SF251",
@@ -168,3 +224,33 @@ def float_range_of(value: Any) -> float:
 
 def not_an_image(found: str) -> RowFaultError:
     return RowFaultError(ARRAY_NOT_AN_IMAGE, f"the array is not an image: {found}", "image")
+
+
+MOST_PIXELS = 1 << 16
+"""Larger images are compared by the bytes of their files: to decode each one takes long."""
+
+
+def image_content(value: Any) -> Any:
+    """A hash of the pixels of a small image, else of its file; an array is its own content."""
+    inner = unwrapped(value)
+    if not isinstance(inner, str | bytes) or not _is_small(inner):
+        return file_content(value)
+    try:
+        image = decode(inner)
+    except RowFaultError:  # which encoding reports
+        return file_content(value)
+    digest = hashlib.blake2b(repr(image.size).encode(), digest_size=16)
+    digest.update(image.tobytes())
+    return digest.hexdigest()
+
+
+def _is_small(source: str | bytes) -> bool:
+    """Whether the header of the image names few pixels."""
+    from PIL import Image
+
+    try:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source_of(source)
+        with Image.open(opened, formats=readable_formats()) as image:
+            return image.width * image.height <= MOST_PIXELS
+    except Exception:  # decoders raise all kinds of errors on damaged bytes
+        return False

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from surefit.data.cell_files import unwrapped
 from surefit.data.data_rules import NOT_FINITE
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.channel_axis import ChannelAxis, convertible
 from surefit.encode.images.image_files import (
     RGB,
+    ChannelAxis,
     array_axes,
+    convertible,
     float_range_of,
     not_an_image,
     open_upright,

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from surefit.data.cell_files import unwrapped
 from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.channel_axis import ChannelAxis
-from surefit.encode.images.image_files import RGB, open_upright, source_of
+from surefit.encode.images.image_files import RGB, ChannelAxis, open_upright, source_of
 from surefit.findings import rule
 
 if TYPE_CHECKING:

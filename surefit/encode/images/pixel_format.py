@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.encode.images.channel_axis import LAST, ChannelAxis
-from surefit.encode.images.image_files import decode
+from surefit.encode.images.image_files import LAST, ChannelAxis, decode
 from surefit.encode.images.image_planes import Planes, read_planes
 
 if TYPE_CHECKING:

@@ -45,7 +45,13 @@ def tokenize(
     """
     backend = plain_backend(tokenizer)
     if backend is None:
-        return [_one(tokenizer, text, special) for text in texts]
+        made = []
+        for text in texts:
+            pair = (text,) if isinstance(text, str) else text
+            tokens = tokenizer(*pair, add_special_tokens=special, verbose=False)
+            ids = list(tokens["input_ids"])
+            made.append(Tokenized(ids, list(tokens.get("token_type_ids") or [0] * len(ids))))
+        return made
     if ends:
         located = backend.encode_batch(list(texts), add_special_tokens=special)
         return [Tokenized(made.ids, ends=[end for _, end in made.offsets]) for made in located]
@@ -54,13 +60,6 @@ def tokenize(
         Tokenized(made.ids) if isinstance(text, str) else Tokenized(made.ids, made.type_ids)
         for text, made in zip(texts, encodings, strict=True)
     ]
-
-
-def _one(tokenizer: Any, text: Text, special: bool) -> Tokenized:
-    texts = (text,) if isinstance(text, str) else text
-    tokens = tokenizer(*texts, add_special_tokens=special, verbose=False)
-    ids = list(tokens["input_ids"])
-    return Tokenized(ids, list(tokens.get("token_type_ids") or [0] * len(ids)))
 
 
 def tokenize_rows(rows: Sequence[Encoding | None], tokenizer: Any) -> list[list[Tokenized]]:

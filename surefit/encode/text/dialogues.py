@@ -143,11 +143,6 @@ class DialogueTokenizer:
         ends = (next(filter(text.endswith, known), "\n") for text in texts[:-1])
         return ["", *ends]
 
-    def _lead_ids(self, lead: str) -> list[int]:
-        if lead not in self._known_leads:
-            self._known_leads[lead] = self.plain_ids([lead])[0] if lead else []
-        return self._known_leads[lead]
-
     def tokenize(
         self,
         messages: Sequence[Message],
@@ -205,7 +200,9 @@ class DialogueTokenizer:
         found = []
         leads = self._leads([text for text, _ in parts])
         for (text, _), lead, tokens in zip(parts, leads, made, strict=True):
-            own, ids = tokens, self._lead_ids(lead)
+            if lead and lead not in self._known_leads:
+                self._known_leads[lead] = self.plain_ids([lead])[0]
+            own, ids = tokens, self._known_leads.get(lead, [])
             if lead and tokens.ids[: len(ids)] == ids:
                 ends = None if tokens.ends is None else tokens.ends[len(ids) :]
                 ends = ends if ends is None else [end - len(lead) for end in ends]

@@ -17,8 +17,7 @@ from surefit.data.stored_messages import (
     parse_json,
     without_missing,
 )
-from surefit.encode.drop_reasons import DropReason
-from surefit.encode.encoded_row import Remark, SkipRowError
+from surefit.encode.encoded_row import DropReason, RowFaultError, SkipRowError
 from surefit.findings import rule
 
 EMPTY_PROMPT_OR_ANSWER = rule(
@@ -98,7 +97,11 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
             raise _unreadable(f"message {place} {message}", column)
         role = message["role"]
         if before == "assistant" and _name_of(turn) in CALLS:
-            messages[-1] = _with_calls(messages[-1], message)
+            answer = messages[-1]
+            content = "\n".join(text for text in (answer["content"], message["content"]) if text)
+            joined = [*answer.get("tool_calls", ()), *message.get("tool_calls", ())]
+            more = {"tool_calls": joined} if joined else {}
+            messages[-1] = {**answer, "content": content, **more}
             continue
         if role not in _NEXT[before]:
             after = f"comes after {before}" if before else "comes first"
@@ -130,11 +133,11 @@ def _read_turns(value: Any, column: str) -> Sequence[Any]:
 
 
 def _empty(what: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.EMPTY, Remark(EMPTY_PROMPT_OR_ANSWER, what, column))
+    return SkipRowError(DropReason.EMPTY, RowFaultError(EMPTY_PROMPT_OR_ANSWER, what, column))
 
 
 def _unreadable(fault: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.BAD_MESSAGES, Remark(UNREADABLE_MESSAGE, fault, column))
+    return SkipRowError(DropReason.BAD_MESSAGES, RowFaultError(UNREADABLE_MESSAGE, fault, column))
 
 
 def _name_of(turn: Any) -> str:
@@ -173,12 +176,6 @@ def _calls_of(turn: Mapping[str, Any]) -> Any:
         name for name, value in turn.items() if value and name.removesuffix(JSON) in CALL_FIELDS
     ]
     return next(iter(without_missing({names[0]: turn[names[0]]}).values())) if names else None
-
-
-def _with_calls(answer: Message, call: Message) -> Message:
-    content = "\n".join(text for text in (answer["content"], call["content"]) if text)
-    calls = [*answer.get("tool_calls", ()), *call.get("tool_calls", ())]
-    return {**answer, "content": content, **({"tool_calls": calls} if calls else {})}
 
 
 def _read_message(turn: Any) -> Message | str:
@@ -236,16 +233,17 @@ def read_tools(value: Any, column: str) -> list[Any] | None:
         return None
     listed = [tools] if isinstance(tools, Mapping) and _is_definition(tools) else tools
     if isinstance(listed, list) and all(isinstance(tool, Mapping) for tool in listed):
-        return [_wrapped(tool) if _is_definition(tool) else tool for tool in listed]
+        return [
+            {"type": FUNCTION, FUNCTION: tool}
+            if _is_definition(tool) and FUNCTION not in tool and "type" not in tool
+            else tool
+            for tool in listed
+        ]
     raise _unreadable(f"the tools are {shown(tools)}; expected a list of objects", column)
 
 
 def _is_definition(tool: Mapping[str, Any]) -> bool:
     return "name" in tool or isinstance(tool.get(FUNCTION), Mapping)
-
-
-def _wrapped(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tool if FUNCTION in tool or "type" in tool else {"type": FUNCTION, FUNCTION: tool}
 
 
 def read_calls(calls: Any) -> list[Any]:

@@ -15,10 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.text.bounded_rendering import check_template, render_bounded
 from surefit.encode.text.messages import Message, calls_as_text
 from surefit.errors import FindingError, UsageError
-from surefit.findings import Rule, rule
+from surefit.findings import rule
 
 TEMPLATE_REFUSES_ROW = rule(
     "SF276",
@@ -70,13 +71,8 @@ DATE = "26 Jul 2024"
 _NO_CLOCK = "{% macro strftime_now(format) %}" + DATE + "{% endmacro %}"
 
 
-class TemplateError(Exception):
+class TemplateError(RowFaultError):
     """A dialogue that the template cannot render, or whose answers are not found in the text."""
-
-    def __init__(self, rule: Rule, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
-        self.message = message
 
 
 @dataclass(frozen=True)
@@ -169,8 +165,6 @@ class Template:
         self, messages: Sequence[Message], tools: Any = None, generation: bool = False
     ) -> tuple[str, list[AnswerSpan]]:
         """The text of the dialogue and its answers, in order."""
-        if self._is_plain and not any(message.get("tool_calls") for message in messages):
-            return self._find_plain(messages)
         answers = [p for p, message in enumerate(messages) if message["role"] == "assistant"]
         if _GENERATION.search(self.text):
             text, spans = self._render(messages, tools, generation, spans=True)
@@ -217,21 +211,6 @@ class Template:
             return ""
         added = whole[len(before) :] if whole.startswith(before) else ""
         return added if added.strip() else ""
-
-    @cached_property
-    def _is_plain(self) -> bool:
-        return self.text == TEMPLATES[PLAIN] and self.end == self._variables.get("eos_token", "")
-
-    def _find_plain(self, messages: Sequence[Message]) -> tuple[str, list[AnswerSpan]]:
-        """The text of the default template `plain`, without rendering."""
-        text, turns = "", []
-        for message in messages:
-            is_answer = message["role"] == "assistant"
-            part = message["content"] + ((self.end or "") if is_answer else "\n")
-            if is_answer:
-                turns.append(AnswerSpan(len(text), len(text) + len(part)))
-            text += part
-        return text, turns
 
     def _find(
         self,

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from surefit.core.files import refuse_special_inside
 from surefit.core.foreign import library_reads
-from surefit.data.cache import scratch_in_cache
+from surefit.data.cache import fingerprint, scratch_in_cache
+from surefit.data.cache_entry import file_fingerprint, open_json
 from surefit.data.hub import model_place
 from surefit.encode.text.batch_tokenizing import plain_backend
 from surefit.user_code.named_code import guard_remote
@@ -44,7 +46,23 @@ def header_parsed_once() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _parse(plain: Any, path: str, changed: int, size: int) -> Any:
-    return plain(path, return_tensors=False)
+    """Parse the header of a GGUF file; the result is kept in the cache if JSON can hold it."""
+    parsed = None
+
+    def parse() -> Any:
+        nonlocal parsed
+        parsed = plain(path, return_tensors=False)
+        if json.loads(json.dumps(parsed)) != parsed:
+            raise ValueError("JSON holds other values")
+        return parsed
+
+    key = fingerprint(file_fingerprint(Path(path)), version("transformers"), version("gguf"))
+    try:
+        return open_json("gguf-headers", key, parse)
+    except (TypeError, ValueError):
+        if parsed is None:  # the parser's own error
+            raise
+        return parsed
 
 
 EOS = "<|end|>"
@@ -112,7 +130,11 @@ def train_tokenizer(
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     # Words include their leading space, so special tokens do, too.
-    more = {name: _written(name) for name in special_tokens if name != "eos_token"}
+    more = {
+        name: f"[{name.removesuffix('_token').upper()}]"  # `[MASK]` for `mask_token`
+        for name in special_tokens
+        if name != "eos_token"
+    }
     added = [AddedToken(text, lstrip=True, special=True) for text in more.values()]
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -133,11 +155,6 @@ def train_tokenizer(
         clean_up_tokenization_spaces=False,
         **dict(zip(more, added, strict=True)),
     )
-
-
-def _written(name: str) -> str:
-    """The text of a special token: `[MASK]` for `mask_token`."""
-    return f"[{name.removesuffix('_token').upper()}]"
 
 
 def adds_bos(tokenizer: Any) -> bool:
@@ -187,11 +204,16 @@ def read_words_as_text(tokenizer: Any, reload: Reload) -> Any:
     """
     if plain_backend(tokenizer) is None:
         return tokenizer
-    expected = [_in_text(tokenizer, word) for word in PROBE_WORDS]
+    before = len(_tokens(tokenizer, "a"))
+    expected = [_tokens(tokenizer, f"a {word}")[before:] for word in PROBE_WORDS]
 
     def score(form: Any) -> int:
+        first = len(_tokens(form, ["a"], is_split_into_words=True))
         pairs = zip(PROBE_WORDS, expected, strict=True)
-        return sum(_in_list(form, word) == wanted for word, wanted in pairs)
+        return sum(
+            _tokens(form, ["a", word], is_split_into_words=True)[first:] == wanted
+            for word, wanted in pairs
+        )
 
     best, most = tokenizer, score(tokenizer)
     for change in (_add_prefix_space, _prepend_space):
@@ -247,18 +269,6 @@ def _with_special(
         if loaded.num_special_tokens_to_add(pair=True) == len(ids):
             break
     return loaded
-
-
-def _in_text(tokenizer: Any, word: str) -> list[int]:
-    """The tokens of a word that follows another one in a text."""
-    before = _tokens(tokenizer, "a")
-    return _tokens(tokenizer, f"a {word}")[len(before) :]
-
-
-def _in_list(tokenizer: Any, word: str) -> list[int]:
-    return _tokens(tokenizer, ["a", word], is_split_into_words=True)[
-        len(_tokens(tokenizer, ["a"], is_split_into_words=True)) :
-    ]
 
 
 def _tokens(tokenizer: Any, text: str | list[str], **options: Any) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from surefit.encode.encoded_row import Remark
+from surefit.encode.encoded_row import RowFaultError
 from surefit.encode.text.messages import Message, has_name
 from surefit.encode.text.template_rendering import AnswerSpan, Template, TemplateError
 from surefit.findings import NOTE, Rule, rule
@@ -83,9 +83,9 @@ _THOUGHT = re.compile(r"([<\[])(think|thinking|reasoning|thought)([>\]])(.*?)\1/
 _EMPTY_BLOCK = re.compile(r"([<\[]\|?)(\w+)(\|?[>\]])\s*[<\[]\|?/\2\|?[>\]]")
 
 
-def _lost(rule: Rule, what: str, column: str) -> Remark:
+def _lost(rule: Rule, what: str, column: str) -> RowFaultError:
     """What to say if a part of a dialogue is lost."""
-    return Remark(rule, f"the template does not write {what}", column, counted=True)
+    return RowFaultError(rule, f"the template does not write {what}", column, counted=True)
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ class UnrenderedParts:
 
     def __init__(self, template: Template) -> None:
         self._template = template
-        self._known: dict[Any, tuple[Remark, ...]] = {}
+        self._known: dict[Any, tuple[RowFaultError, ...]] = {}
 
     def find(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: DialogueColumns
-    ) -> tuple[Remark, ...]:
+    ) -> tuple[RowFaultError, ...]:
         """What is lost of a dialogue."""
         key = (columns, *map(_structure, messages), tools is not None and len(tools) > 0)
         if key not in self._known:
@@ -125,7 +125,7 @@ class UnrenderedParts:
 
     def _probe(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: DialogueColumns
-    ) -> Iterator[Remark]:
+    ) -> Iterator[RowFaultError]:
         marks = _Marks(columns.tools)
         prepared = self._template.prepared(messages)
         marked_tools = [marks.tool(tool) for tool in tools] if tools else None
@@ -139,7 +139,7 @@ class UnrenderedParts:
             plain, turns = self._template.find_answers(prepared, tools)
         except TemplateError:
             return  # the marks do not suit it: nothing can be said
-        lost: dict[Any, Remark] = {}  # the first of each rule and column
+        lost: dict[Any, RowFaultError] = {}  # the first of each rule and column
         for mark, part in marks.parts.items():
             if mark not in text:
                 lost.setdefault((part.rule.code, part.column), part)
@@ -149,7 +149,7 @@ class UnrenderedParts:
 
     def _unmarked(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, column: str
-    ) -> Iterator[Remark]:
+    ) -> Iterator[RowFaultError]:
         """Fields that are not text: the dialogue is rendered without them."""
         names = {
             name: None
@@ -177,7 +177,7 @@ def _structure(message: Message) -> Any:
     return message["role"], names, len(message.get("tool_calls") or ()), thought
 
 
-def _field(name: str, column: str, is_last_answer: bool = True) -> Remark:
+def _field(name: str, column: str, is_last_answer: bool = True) -> RowFaultError:
     if name in REASONING_FIELDS:
         return _lost(_reasoning_rule(is_last_answer), f"the reasoning ({name})", column)
     kind = MEDIA_NOT_RENDERED if name in MEDIA_FIELDS else NOTE
@@ -192,15 +192,15 @@ class _Marks:
     """Puts a mark into each part of a dialogue, and knows which mark is in which part."""
 
     def __init__(self, tools: str) -> None:
-        self.parts: dict[str, Remark] = {}
+        self.parts: dict[str, RowFaultError] = {}
         self._tools = tools
 
-    def _mark(self, part: Remark) -> str:
+    def _mark(self, part: RowFaultError) -> str:
         mark = f"zq{len(self.parts):04d}qz"
         self.parts[mark] = part
         return mark
 
-    def _inside(self, text: str, part: Remark) -> str:
+    def _inside(self, text: str, part: RowFaultError) -> str:
         """The text with a mark in its middle: templates look at the start and the end."""
         middle = len(text) // 2
         return text[:middle] + self._mark(part) + text[middle:] if text.strip() else text
@@ -218,7 +218,7 @@ class _Marks:
             marked["parameters"] = {**parameters, "properties": {**properties, **added}}
         return {**tool, "function": marked} if "function" in tool else marked
 
-    def _name(self, named: Mapping[str, Any], part: Remark) -> dict[str, Any]:
+    def _name(self, named: Mapping[str, Any], part: RowFaultError) -> dict[str, Any]:
         """The function of a tool or a call, with a mark in its name."""
         inner = named.get("function", named)
         return {**inner, "name": self._inside(inner["name"], part)}
@@ -259,7 +259,7 @@ class _Marks:
 
 def _empty_reasoning(
     messages: Sequence[Message], text: str, turns: Sequence[AnswerSpan], column: str
-) -> Iterator[Remark]:
+) -> Iterator[RowFaultError]:
     """Whether an empty block of reasoning is labelled that the answer does not have."""
     answers = [message for message in messages if message["role"] == "assistant"]
     for message, turn in zip(answers, turns, strict=False):
@@ -267,5 +267,5 @@ def _empty_reasoning(
         own = " ".join(str(value) for value in message.values())
         if block and not _EMPTY_BLOCK.search(own) and message.get("weight") != 0:
             shown = f"the template adds {block.group()!r} to answers without reasoning"
-            yield Remark(EMPTY_REASONING, shown, column, counted=True)
+            yield RowFaultError(EMPTY_REASONING, shown, column, counted=True)
             return

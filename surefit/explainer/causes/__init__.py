@@ -1,1 +1,47 @@
-"""The known causes of failures, one file per area."""
+"""All causes: by area for the documentation, by code for matching."""
+
+from __future__ import annotations
+
+from surefit.explainer.cause import Cause
+from surefit.explainer.causes import (
+    convolution_errors,
+    dataset_errors,
+    device_errors,
+    distributed_errors,
+    dtype_errors,
+    gradient_errors,
+    hub_errors,
+    label_errors,
+    lora_errors,
+    loss_errors,
+    memory_errors,
+    padding_errors,
+    shape_errors,
+    trainer_errors,
+    weight_errors,
+)
+
+AREAS: dict[str, tuple[Cause, ...]] = {
+    "Padding and batches": padding_errors.CAUSES,
+    "Shapes": shape_errors.CAUSES,
+    "Convolutions": convolution_errors.CAUSES,
+    "Ids and labels": label_errors.CAUSES,
+    "Loss values": loss_errors.CAUSES,
+    "Gradients": gradient_errors.CAUSES,
+    "Dtypes": dtype_errors.CAUSES,
+    "Devices": device_errors.CAUSES,
+    "Memory": memory_errors.CAUSES,
+    "Distributed training and workers": distributed_errors.CAUSES,
+    "Weights and checkpoints": weight_errors.CAUSES,
+    "Models and tokenizers": hub_errors.CAUSES,
+    "LoRA adapters": lora_errors.CAUSES,
+    "Datasets": dataset_errors.CAUSES,
+    "Trainer settings": trainer_errors.CAUSES,
+}
+
+_SORTED = sorted((cause for area in AREAS.values() for cause in area), key=lambda cause: cause.code)
+
+CAUSES: dict[str, Cause] = {cause.code: cause for cause in _SORTED}
+"""Where a message matches two causes, the lower code explains it."""
+
+assert len(CAUSES) == len(_SORTED), "two causes have the same code"

@@ -259,6 +259,6 @@ CAUSES = (
         "another order, such as [length, batch, features] instead of [batch, length, features].",
         fix="Print the shape before the layer. Build the layer with that size, set "
         "batch_first=True, or project first: nn.Linear(features, hidden).",
-        in_surefit="A projection takes its feature size from the data. SF308 reports swapped axes.",
+        in_surefit="A projection takes its feature size from the data. SF305 reports swapped axes.",
     ),
 )

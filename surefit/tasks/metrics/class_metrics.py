@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefit.core.float64 import to_float64
-from surefit.tasks.class_loss import ClassScores
-from surefit.tasks.task_spec import Batch, Metric
+from surefit.tasks.class_loss import ClassScores, cross_entropy_sum, several_classes_sum
+from surefit.tasks.task_spec import Batch, Metric, SumAndCount
 
 if TYPE_CHECKING:
     import torch
@@ -155,20 +155,20 @@ def _log_loss(scores: ClassScores) -> Metric:
     """Mean negative log-probability of the true class, without weights or smoothing."""
 
     def sums(outputs: Any, batch: Batch) -> dict[str, Any]:
-        from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-
         logits, labels = scores(outputs, batch)
         logits = to_float64(logits)
         labels = labels.to(logits.device)
         if labels.ndim == 2:
-            each = binary_cross_entropy_with_logits(logits, labels.double(), reduction="none")
-            return {"sum": each.mean(-1).sum(), "count": len(labels)}
-        return {"sum": cross_entropy(logits, labels, reduction="sum"), "count": len(labels)}
+            total = several_classes_sum(logits, labels)
+        else:
+            total = cross_entropy_sum(logits, labels, {})
+        return {"sum": total, "count": len(labels)}
 
-    def figure(totals: Mapping[str, Any]) -> float:
-        return float(totals["sum"]) / float(totals["count"]) if totals["count"] else math.nan
+    return Metric(sums, _per_row, better="lower")
 
-    return Metric(sums, figure, better="lower")
+
+def _per_row(totals: Mapping[str, Any]) -> float:
+    return float(totals["sum"]) / float(totals["count"]) if totals["count"] else math.nan
 
 
 def _count_classes(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]]:
@@ -187,6 +187,42 @@ def _count_classes(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]
         return {name: places.bincount(minlength=size) for name, places in counts.items()}
 
     return sums
+
+
+def macro_f1_of(hits: torch.Tensor, either: torch.Tensor, multi_label: bool = False) -> float:
+    """Mean F1 over the classes, as scikit-learn's `f1_score(average="macro", zero_division=0)`.
+
+    `hits` counts the rows of each class found, `either` its true rows plus its predicted ones. A
+    class that neither occurs nor is predicted is left out where a row has one class, and counts
+    as 0 where it may have several.
+
+    >>> import torch
+    >>> macro_f1_of(torch.tensor([8, 10, 0]), torch.tensor([18, 22, 0]))
+    0.898989...
+    """
+    counted = (either > 0) | multi_label
+    scores = 2 * hits[counted].double() / either[counted].clamp(min=1)
+    return float(scores.mean()) if len(scores) else 0.0
+
+
+def _macro_f1(scores: ClassScores) -> Metric:
+    def figure(sums: Mapping[str, Any]) -> float:
+        either = sums["made"] + sums["true"]
+        return macro_f1_of(sums["hits"], either, bool(sums.get("several")))
+
+    return Metric(_count_classes(scores), figure)
+
+
+def _accuracy(scores: ClassScores) -> SumAndCount:
+    """Rows whose most likely class is the right one (of several: exactly all), and all rows."""
+
+    def accuracy(outputs: Any, batch: Batch) -> tuple[Any, int]:
+        logits, labels = scores(outputs, batch)
+        if labels.ndim == 2:
+            return ((logits > 0) == (labels > 0.5)).all(-1).sum(), len(labels)
+        return (logits.argmax(-1) == labels).sum(), len(labels)
+
+    return accuracy
 
 
 def _share_of(divisor: str) -> Callable[[ClassScores], Metric]:
@@ -223,6 +259,15 @@ def _confusion(scores: ClassScores) -> Metric:
     return Metric(sums, lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
+def usual_metrics(scores: ClassScores) -> dict[str, SumAndCount | Metric]:
+    """Accuracy, macro F1 and confusion of tasks with these scores."""
+    return {
+        "accuracy": _accuracy(scores),
+        "macro_f1": _macro_f1(scores),
+        "confusion": _confusion(scores),
+    }
+
+
 def top_metric(count: int, scores: ClassScores) -> Metric:
     """Rows whose class is among the `count` most likely ones; the first of equally likely ones."""
 
@@ -232,10 +277,7 @@ def top_metric(count: int, scores: ClassScores) -> Metric:
         hits = labels.gather(1, order).amax(-1) if labels.ndim == 2 else order == labels[:, None]
         return {"sum": (hits > 0.5).sum(), "count": len(labels)}
 
-    def figure(totals: Mapping[str, Any]) -> float:
-        return float(totals["sum"]) / float(totals["count"]) if totals["count"] else math.nan
-
-    return Metric(sums, figure, better="higher")
+    return Metric(sums, _per_row, better="higher")
 
 
 CLASS_METRICS: dict[str, Callable[[ClassScores], Metric]] = {

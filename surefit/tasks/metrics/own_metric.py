@@ -159,8 +159,10 @@ def _is_object(measure: Any) -> bool:
 
 def make_own_metric(name: str, found: Any) -> OwnMetric:
     """The metric of a function, an object, or a class or function that makes the object."""
-    made = found
-    if isinstance(found, type) or (not _is_object(found) and _takes_nothing(found)):
+    made, takes_nothing = found, False
+    with suppress(TypeError, ValueError):
+        takes_nothing = not inspect.signature(found).parameters
+    if isinstance(found, type) or (not _is_object(found) and takes_nothing):
         try:
             made = found()
         except Exception as error:
@@ -172,13 +174,6 @@ def make_own_metric(name: str, found: Any) -> OwnMetric:
     if not callable(made) and not _is_object(made):
         raise UsageError(f"metrics.{name} is a {type(made).__name__}, which is not a metric.", FIX)
     return OwnMetric(name, made)
-
-
-def _takes_nothing(function: Any) -> bool:
-    try:
-        return not inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
 
 
 def direction_of(measure: Any) -> str | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.core.float64 import to_float64
+from surefit.tasks.baselines import token_baselines
 from surefit.tasks.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
 
 if TYPE_CHECKING:
@@ -98,6 +100,16 @@ def token_metrics(select: Select) -> dict[str, SumAndCount | Metric]:
 
     perplexity = Metric(loss_sums, lambda sums: float((sums["loss"] / sums["count"]).exp()))
     return {"perplexity": perplexity, "token_accuracy": token_accuracy}
+
+
+def learned_tokens(select: Select) -> dict[str, Any]:
+    """What the TaskSpec of a task that predicts tokens has: its loss, metrics and baselines."""
+    return {
+        "loss": token_loss(select),
+        "smoothed_loss": partial(token_loss, select),
+        "metrics": token_metrics(select),
+        "baselines": token_baselines,
+    }
 
 
 OUTSIDE = ("O", 0, None)

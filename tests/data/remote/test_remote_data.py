@@ -187,6 +187,17 @@ def test_files_of_two_versions_are_not_used_together(monkeypatch: pytest.MonkeyP
         open_table(url)
 
 
+def test_a_copy_serves_if_no_changed_file_came() -> None:
+    with serve(SHARDS) as site:
+        url = f"{site.url}/d/train-*.jsonl"
+        first = open_table(url)
+        site.files["/d/train-00.jsonl"] = lines(ROWS[:5])
+        site.failures = 99
+        again = open_table(url)
+    assert again.key == first.key
+    assert codes(again) == ["SF169"]
+
+
 def test_errors_that_may_pass_are_tried_again() -> None:
     with serve(SHARDS, failures=1) as site:
         assert open_table(f"{site.url}/d/train-*.jsonl").num_rows == 40

@@ -1,0 +1,285 @@
+"""Do outputs depend on the inputs, and on nothing else? Does the loss depend on the weights?
+
+Each probe asks a ModelProfile one question that training would answer too late or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from surefit.checks.probes.model_profile import (
+    HELPERS,
+    NO_CHANGE,
+    Batch,
+    ModelProfile,
+    differ,
+    tolerance,
+)
+from surefit.checks.probes.targets import check_shift
+from surefit.checks.probes.trials import check_overfit
+from surefit.errors import describe_error
+from surefit.findings import Finding, has_errors, note, rule
+from surefit.kernels.numerics import preserved_state
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+OUTPUTS_IGNORE_INPUTS = rule(
+    "SF730",
+    "error",
+    "outputs do not depend on the inputs",
+    why="Every row gets the same outputs, so nothing about the rows can be learned.",
+    fix="Let forward compute its outputs from the columns it receives.",
+    accept="The model is trained although its outputs are the same for every row.",
+)
+
+NO_GRADIENT_AT_ALL = rule(
+    "SF733",
+    "error",
+    "all gradients are zero",
+    why="The loss does not change with any weight, so no step can change the model.",
+    fix="Look for a product with 0, a comparison, rounding or argmax between weights and loss.",
+    accept="The run starts; it is stopped if the gradients are zero in its first steps as well.",
+)
+
+LOSS_NOT_ADDITIVE = rule(
+    "SF705",
+    "warning",
+    "the loss is not a sum over rows",
+    why=(
+        "Accumulated micro-batches then give another gradient than one batch, and the evaluation "
+        "loss depends on the batch size."
+    ),
+    fix="Return the sum over targets and their count, and let no row's loss depend on others.",
+    accept="The loss is used as it is.",
+)
+
+OUTPUTS_DEPEND_ON_BATCH = rule(
+    "SF701",
+    "warning",
+    "the outputs of a row depend on its batch",
+    why="They change with the padding, and so with the length of the other rows, or with the other "
+    "rows themselves.",
+    fix=(
+        "Let forward take attention_mask, and leave padded positions out of sums and means; or "
+        "train with batch_size=1. Evaluation and prediction batch rows of equal length."
+    ),
+    accept="The model is trained as it is.",
+)
+
+LEADS = ("input_ids", "inputs_embeds", "pixel_values", "features", "input_values", "input_features")
+"""Columns that a task makes from the row's input; others are passed under their own name."""
+
+
+def check_gradients(profile: ModelProfile) -> list[Finding]:
+    """Some weight must get a gradient from some row, or from a row with other inputs."""
+    count = sum(p.numel() for p in profile.module.parameters() if p.requires_grad)
+    if not count or profile.has_gradient:
+        return []
+    num_rows, changed = profile.num_rows, profile.changed(profile.batch, *profile.inputs)
+    known = profile.has_gradient is not None
+    for batch in (None if known else profile.batch, changed):
+        if batch is not None and _is_alive(profile, batch):
+            return []
+    for batch in profile.more():
+        if _is_alive(profile, batch):
+            return []
+        num_rows += len(next(value for value in batch.values() if hasattr(value, "shape")))
+    message = (
+        f"The gradients of all {count:,} trainable parameters are exactly 0 on each of "
+        f"{num_rows:,} real rows."
+    )
+    where, fix = _where_lost(profile)
+    return [NO_GRADIENT_AT_ALL.finding(message + where, fix=fix)]
+
+
+def _is_alive(profile: ModelProfile, batch: Batch) -> bool:
+    """Whether some weight gets a gradient other than 0."""
+    return any(slope is not None and bool(slope.any()) for slope in profile.gradients(batch))
+
+
+def _where_lost(profile: ModelProfile) -> tuple[str, str]:
+    """The layer that stops the gradient, and what to do; nothing where no layer gets any."""
+    import torch
+
+    outputs: list[tuple[str, nn.Module, torch.Tensor]] = []
+
+    def record(name: str, part: nn.Module) -> Any:
+        def keep(_: Any, given: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                outputs.append((name, part, output))
+
+        return part.register_forward_hook(keep)
+
+    layers = [(n, part) for n, part in profile.module.named_modules() if not [*part.children()]]
+    hooks = [record(name, part) for name, part in layers]
+    try:
+        total = profile.loss(profile.forward(profile.batch), profile.batch)[0]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not outputs or not total.requires_grad:
+        return "", ""
+    slopes = torch.autograd.grad(total, [output for *_, output in outputs], allow_unused=True)
+    reached = [slope is not None and bool(slope.any()) for slope in slopes]
+    if not any(reached):
+        name, part, _ = outputs[-1]
+        return f" It is lost between the layer {name!r} ({type(part).__name__}) and the loss.", ""
+    name, part, output = outputs[reached.index(True)]
+    kind = type(part).__name__
+    if bool(output.any()):
+        return f" It is lost in the layer {name!r} ({kind}).", ""
+    before = f", and return the outputs of {outputs[-2][0]!r}" if part is outputs[-1][1] else ""
+    return (
+        f" The layer {name!r} ({kind}) is off: it returns 0 for these rows.",
+        f"Remove {name!r} ({kind}) if it is the last layer{before}; else use an activation that is "
+        "never off, such as LeakyReLU or GELU. Other initial weights (another seed) only hide it.",
+    )
+
+
+def check_inputs(profile: ModelProfile) -> list[Finding]:
+    """Each input column is changed in turn; outputs, or else gradients, must change with it."""
+    columns = [n for n in profile.inputs if n not in HELPERS and n in profile.tensors()]
+    tried = [name for name in columns if profile.changed(profile.batch, name) is not None]
+    ignored = [name for name in tried if not _has_effect(profile, name)]
+    if not ignored:
+        return []
+    leads = [name for name in tried if name in LEADS] or tried
+    if all(name in ignored for name in leads):
+        shown = ", ".join(leads)
+        message = f"The outputs stay the same whatever {shown} holds (tried on real rows)."
+        return [OUTPUTS_IGNORE_INPUTS.finding(message, column=leads[0])]
+    return [
+        note(f"The outputs stay the same whatever the column {name!r} holds.", column=name)
+        for name in ignored
+    ]
+
+
+def _has_effect(profile: ModelProfile, name: str) -> bool:
+    """Whether outputs change with a column; where they do not, as with a head of zeros, whether
+    gradients do.
+    """
+    other = profile.other_answer(name)
+    assert other is not None
+    if _differ(profile.answer(profile.batch, profile.together), other):
+        return True
+    pairs = ((b, profile.changed(b, name)) for b in chain([profile.batch], profile.more()))
+    return any(_changes(profile, batch, other) for batch, other in pairs if other is not None)
+
+
+def _changes(profile: ModelProfile, batch: Batch, other: Batch) -> bool:
+    if batch is not profile.batch and _differ(profile.answer(batch), profile.answer(other)):
+        return True
+    pairs = zip(profile.gradients(batch), profile.gradients(other), strict=True)
+    return any(
+        one is not None and other is not None and _differ(one, other) for one, other in pairs
+    )
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape != other.shape or not differ(one, other) <= NO_CHANGE
+
+
+def check_padding(profile: ModelProfile) -> list[Finding]:
+    """Padding must change no logit and no loss."""
+    change = profile.padding_effect
+    if change <= tolerance(next(profile.module.parameters())):
+        return []
+    message = f"Padding changes the outputs of a row by {change:.2g} of their size."
+    return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
+
+
+def check_independence(profile: ModelProfile) -> list[Finding]:
+    """A row alone, at the same padded length, must give what it gives among others."""
+    together = getattr(profile.together, "logits", None)
+    if profile.rows_agree or together is None or len(together) != profile.num_rows:
+        return []
+    alone = profile.run(profile.row(0)).logits
+    if alone.shape[1:] != together.shape[1:]:
+        return []
+    change = differ(alone, together[:1])
+    if change <= tolerance(together):
+        return []
+    message = (
+        f"The first row's outputs change by {change:.2g} of their size when it is alone in its "
+        "batch."
+    )
+    fix = "Keep the batch axis apart: no sum, mean or normalisation over it."
+    return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
+
+
+def check_additive(profile: ModelProfile) -> list[Finding]:
+    """Only then do 4 micro-batches of 2 rows give the gradient of one batch of 8."""
+    whole, rows = profile.whole_loss, range(profile.num_rows)
+
+    def is_sum(parts: float) -> bool:
+        return abs(whole - parts) <= _tolerance(profile) * max(abs(whole), abs(parts), 1e-12)
+
+    if len(rows) < 2 or (profile.rows_agree and is_sum(profile.rows_apart[1])):
+        return []
+    parts = sum(profile.loss_of(profile.row(place)) for place in rows)
+    if is_sum(parts):
+        return []
+    message = f"The loss of {len(rows)} rows together is {whole:.4g}, one by one {parts:.4g}."
+    return [LOSS_NOT_ADDITIVE.finding(message)]
+
+
+def _tolerance(profile: ModelProfile) -> float:
+    """A causal module's own mean leaves out each row's first label, which the count does not."""
+    if profile.causal:
+        return 0.05
+    return 1e-3 if next(profile.module.parameters()).dtype.itemsize >= 4 else 3e-2
+
+
+Probe = Callable[[ModelProfile], list[Finding]]
+
+PROBES: dict[str, Probe] = {
+    "gradients": check_gradients,
+    "inputs": check_inputs,
+    "padding": check_padding,
+    "independence": check_independence,
+    "shift": check_shift,
+    "additive": check_additive,
+}
+"""Run by every plan: a handful of forward passes of a few rows."""
+
+
+def run_probes(
+    profile: ModelProfile,
+    longer: bool = False,
+    trained: ModelProfile | None = None,
+    skipped: Collection[str] = (),
+) -> list[Finding]:
+    """What all probes find; a model whose outputs differ from call to call cannot be probed.
+
+    `trained` has the weights that are trained, where those of the profile are perturbed: they are
+    asked whether there is a gradient. With `longer`, the model also has to overfit the batch.
+    `skipped` are probes that the loss does not allow.
+    """
+    trained, found = trained or profile, list[Finding]()
+    for name, probe in PROBES.items():
+        if name in skipped:
+            continue
+        given = trained if probe is check_gradients else profile
+        found += run_probe(name, given.module, partial(probe, given))
+        if any(each.code for each in found) and (unsteady := profile.is_unsteady()):
+            return unsteady
+        if has_errors(found):  # one finding per cause: the other probes would see it as well
+            return found
+    if longer:
+        found += run_probe("overfit", trained.module, partial(check_overfit, trained))
+    return found
+
+
+def run_probe(name: str, module: nn.Module, probe: Callable[[], list[Finding]]) -> list[Finding]:
+    """A probe that fails on a working model is reported; it is no fault of the model."""
+    try:
+        with preserved_state(module):
+            return probe()
+    except Exception as error:
+        message = f"The probe {name!r} could not be run: {describe_error(error)}"
+        return [note(message[:300])]

@@ -1,0 +1,236 @@
+"""What the planner's table is made of, and how it is run.
+
+A Stage reads values of a Draft, makes further ones and reports what it found. `plan/stages.py` has
+the table. Running it gives progress, the time of each stage, and the list of stages not reached.
+"""
+
+from __future__ import annotations
+
+import dis
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from inspect import signature
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from surefit.config import RunConfig
+from surefit.errors import FindingError
+from surefit.findings import Finding, accept_findings, has_errors
+from surefit.memory.limit import Limit, find_limit
+from surefit.pipeline.open_pipeline import Choices, apply_choices
+from surefit.plan.plan import Plan
+from surefit.progress import Progress
+from surefit.request import PythonObjects, Request
+from surefit.tasks.task_spec import TaskSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from surefit.batches.order import Batches
+    from surefit.checks.probes.first_batch import FirstPass
+    from surefit.checks.probes.model_profile import ModelProfile
+    from surefit.data.table import Table
+    from surefit.encode.augment.array_augment import ArrayAugment
+    from surefit.encode.augment.augmented_copies import AugmentedCopies
+    from surefit.encode.encoder import Encoder
+    from surefit.encode.features.feature_layout import Hints
+    from surefit.encode.store import Store
+    from surefit.models.lora import Adaptation
+    from surefit.models.model_source import ModelSource
+    from surefit.models.optimizer import OptimizerSettings
+    from surefit.pipeline.pipeline import Job, Pipeline
+    from surefit.plan.build_model import Built
+    from surefit.plan.split_data import SplitData
+    from surefit.tasks.source_forms import Forms
+
+Wanted = TaskSpec | tuple[TaskSpec, ...] | None
+Findings = Iterable[Finding]
+IN_PLAN = frozenset(field.name for field in fields(Plan))
+
+
+class Draft:
+    """The values that stages have made so far; only `run` sets them. A Plan has some of them."""
+
+    wanted: Wanted
+    """The task or tasks that the user names."""
+    tables: tuple[Table, Table | None]
+    """The training data and the validation data as they were opened."""
+    kept_arrays: bool
+    """Whether the tables have arrays as they are stored, for a module that reads all columns."""
+    source: ModelSource
+    hints: Hints
+    forms: Forms
+    """The tables with one column name per role."""
+    kept_where: str | None
+    scorer: Callable[[str, str], Any] | None
+    copies: AugmentedCopies | None
+    layout: dict[str, Any] | None
+    """The layout of features, as the Encoder saves it."""
+    data: SplitData
+    encoder: Encoder
+    module: tuple[nn.Module, Adaptation | None]
+    built: Built
+    train: Store
+    validation: Store
+    kept_bytes: int
+    augment: ArrayAugment | None
+    batches: Batches
+    optimizer: OptimizerSettings
+    first: FirstPass
+    probed: Pipeline
+    """The Pipeline that probes use."""
+    profile: ModelProfile
+    """The passes of that Pipeline on a few rows."""
+    work: Job
+    """The Job while it is settled; the Plan gets it at the end."""
+
+    def __init__(self, request: Request, progress: Progress, limit: Limit | None = None) -> None:
+        self.request, self.progress, self.given_limit = request, progress, limit
+        self.plan = Plan(request, task=request.objects.task)
+        self.probing = ExitStack()
+        """Frees the copy of the model that probes use."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The config as the user gave it."""
+        return self.request.config
+
+    @property
+    def objects(self) -> PythonObjects:
+        """The Python objects passed in."""
+        return self.request.objects
+
+    @property
+    def task(self) -> TaskSpec:
+        """The chosen task."""
+        assert self.plan.task is not None
+        return self.plan.task
+
+    @property
+    def limit(self) -> Limit:
+        """The memory limit of this process."""
+        config = self.config
+        return self.given_limit or find_limit(config.max_memory_gb, config.device_memory_gb)
+
+    @property
+    def lower_dtype(self) -> torch.dtype | None:
+        """The lower precision of mixed precision on the planned device; None for float32."""
+        import torch
+
+        known = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+        return known[self.plan.precision]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The Pipeline as far as it is settled."""
+        return self.built.pipeline
+
+    @pipeline.setter
+    def pipeline(self, pipeline: Pipeline) -> None:
+        self.built = replace(self.built, pipeline=pipeline)
+
+    def with_choices(self, made: Mapping[str, Any]) -> Choices:
+        """The Choices of the plan with further ones."""
+        return cast(Choices, {**self.plan.choices, **made})
+
+    def note(self, findings: Findings | None) -> None:
+        """Add findings to the plan; what the user accepts does not stop the run."""
+        found = list[Finding]()
+        try:
+            found.extend(findings or ())
+        finally:  # a check that fails half-way has found what it gave before
+            self.plan = self.plan.found(accept_findings(found, self.config.accept))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the planner's table; one that makes no value is a check."""
+
+    name: str
+    run: Callable[[Draft], Any]
+    """Returns what it made, and what it found; a check returns what it found."""
+    makes: str = ""
+    """Names of values of the Draft or of its Plan, separated by spaces."""
+    when: Callable[[Draft], object] = lambda draft: True
+    """Whether the stage applies to this plan."""
+    if_ok: bool = False
+    """Whether planning stops before this stage if an error was found."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of the attributes of the Draft that the code of this stage mentions."""
+        steps = [*dis.get_instructions(self.run)]
+        draft = next(iter(signature(self.run).parameters))
+        return frozenset(
+            str(after.argval)
+            for before, after in pairwise(steps)
+            if before.argval == draft and after.opname == "LOAD_ATTR"
+        )
+
+    def apply(self, draft: Draft) -> None:
+        """Run the stage; keep what it made and what it found."""
+        names = self.makes.split()
+        made, findings = self.run(draft) if names else ((), self.run(draft))
+        for name, value in zip(names, made if len(names) != 1 else (made,), strict=True):
+            if name in IN_PLAN:
+                draft.plan = replace(draft.plan, **{name: value})
+            else:
+                setattr(draft, name, value)
+        draft.note(findings)
+
+
+@dataclass(frozen=True)
+class Choice(Stage):
+    """A stage that decides by trying; `makes` names what it adds to the Choices of the plan.
+
+    The Choices are applied to the Pipeline. A resumed run has them and does not try again.
+    """
+
+    stored: bool = False
+    """Whether every plan stores it, so that it is tried where an earlier plan has none."""
+
+    def apply(self, draft: Draft) -> None:
+        """Choose, or take what was chosen; then apply it to the Pipeline."""
+        earlier: dict[str, Any] = {**draft.request.choices}
+        made = {name: earlier[name] for name in self.makes.split() if name in earlier}
+        if not earlier or (self.stored and not made):
+            made, findings = self.run(draft)
+            draft.note(findings)
+        draft.plan = replace(draft.plan, choices=draft.with_choices(made))
+        draft.pipeline = apply_choices(draft.pipeline, draft.plan.choices)
+
+
+def run(draft: Draft, stages: Iterable[Stage]) -> bool:
+    """Run stages in order; False if an error that makes the rest meaningless ended it."""
+    remaining = iter(stages)
+    with draft.probing:
+        try:
+            for stage in remaining:
+                if stage.if_ok and has_errors(draft.plan.findings):
+                    return _stop(draft, (stage, *remaining))
+                if stage.when(draft):
+                    _apply(stage, draft)
+        except FindingError as error:
+            draft.note(error.findings)
+            return _stop(draft, remaining)
+    return True
+
+
+def _apply(stage: Stage, draft: Draft) -> None:
+    began = time.perf_counter()
+    draft.progress(stage.name, 0, 1)
+    try:
+        stage.apply(draft)
+    finally:
+        taken = draft.plan.timings.get(stage.name, 0.0) + time.perf_counter() - began
+        draft.plan = replace(draft.plan, timings={**draft.plan.timings, stage.name: taken})
+    draft.progress(stage.name, 1, 1)
+
+
+def _stop(draft: Draft, remaining: Iterable[Stage]) -> bool:
+    names = dict.fromkeys(stage.name for stage in remaining)
+    draft.plan = replace(draft.plan, not_checked=tuple(names))
+    return False

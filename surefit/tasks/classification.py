@@ -1,0 +1,68 @@
+"""Classification of texts, images, recordings and rows of tables: one class per row, or several."""
+
+from __future__ import annotations
+
+from surefit.encode.audio.audio_format import AUDIO_INPUT
+from surefit.encode.images.image_reading import IMAGE
+from surefit.encode.text.text_reading import IDS, READS_TEXT, TEXT
+from surefit.tasks.baselines import class_baselines, judge_classes
+from surefit.tasks.class_loss import class_loss, class_probabilities
+from surefit.tasks.classes import (
+    class_id,
+    class_scores,
+    class_settings,
+    decode_classes,
+    fit_classes,
+    label_field,
+)
+from surefit.tasks.metrics.class_metrics import top_metric, usual_metrics
+from surefit.tasks.row_task import RowTarget, row_task
+from surefit.tasks.tabular import TABLE, columns_read
+
+CLASSES = RowTarget(
+    fit_classes,
+    class_id,
+    label_field,
+    lambda encoder: len(encoder.classes),
+    class_settings,
+    class_loss(class_scores),
+    usual_metrics(class_scores),
+    "accuracy",
+    decode_classes,
+    class_probabilities(class_scores),
+    class_baselines,
+    judge_classes,
+    class_scores,
+)
+"""The class of a row, or its classes."""
+
+TEXTS = row_task(
+    "text-classification",
+    (TEXT, IDS),
+    CLASSES,
+    summary="one class per text, pair of texts or row of token ids; several where the label is a "
+    "list or red|blue",
+    class_files=True,
+    **READS_TEXT,
+)
+IMAGES = row_task(
+    "image-classification",
+    (IMAGE,),
+    CLASSES,
+    summary="one class, or several, per image",
+    metrics={**CLASSES.metrics, **{f"top{n}": top_metric(n, class_scores) for n in (1, 5)}},
+)
+RECORDINGS = row_task(
+    "audio-classification",
+    (AUDIO_INPUT,),
+    CLASSES,
+    summary="one class, or several, per recording: wav, flac or mp3",
+)
+TABLES = row_task(
+    "tabular-classification",
+    (TABLE,),
+    CLASSES,
+    summary="one class, or several, per row of numbers, categories and dates",
+    whole_rows=True,
+    columns_read=columns_read,
+)
