@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 import sys
 from collections.abc import Sequence
 from typing import Annotated, BinaryIO
@@ -11,6 +12,8 @@ from typing import Annotated, BinaryIO
 import typer
 
 from surefit.cli.options import TrustCode
+
+WRITER_WAIT_SECONDS = 5.0  # for the first byte of a named pipe
 
 
 def command(
@@ -93,8 +96,9 @@ def _read_file(path: str) -> bytes:
 
     if special_kind(path) == "a device":
         raise ValueError("it is a device")
-    # A pipe without a writer is empty: to open it in the usual way would wait for one.
+    # To open a named pipe in the usual way would wait without end for a writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+        select.select([opened], [], [], WRITER_WAIT_SECONDS)
         os.set_blocking(opened.fileno(), True)
         if opened.seekable():
             opened.seek(max(0, os.fstat(opened.fileno()).st_size - MAX_CHARS))
