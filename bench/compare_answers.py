@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.tasks.metrics.text_scores import answer_tokens
+from surefit.targets.metrics.text_scores import answer_tokens
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
-    from surefit.tasks.task_spec import Sample
+    from surefit.targets.task_spec import Sample
 
 BATCH_ROWS = 16
 SCORES = ("precision", "recall", "token_f1")

@@ -135,8 +135,8 @@ def _same_again(done: Finished) -> float:
 
     import surefit
     from surefit.data.open_data import open_table
-    from surefit.encode.encoder import load_encoder
-    from surefit.encode.images.pixel_format import read_format
+    from surefit.inputs.encoder import load_encoder
+    from surefit.inputs.image.pixel_format import read_format
 
     (new,) = done.files("new_data")
     lines = done.surefit("predict", "run", "--data", new).splitlines()

@@ -139,7 +139,7 @@ def forget_orders() -> None:
 def run_case(case: Case, file: Path) -> Cost:
     """Plan and resume one case."""
     from surefit.batches.cut_steps import row_order
-    from surefit.encode.store import map_array
+    from surefit.inputs.store import map_array
 
     lengths = map_array(file, np.dtype(np.int32))
     batches = make_batches(lengths, case)

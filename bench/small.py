@@ -56,7 +56,7 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
     """From the store on disk to tensors, as the loop's batches are made."""
     from surefit.batches.collate import Layout
     from surefit.batches.loading import load_batch
-    from surefit.encode.store import Store, new_store
+    from surefit.inputs.store import Store, new_store
     from surefit.tasks.causal_lm import SPEC
 
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from surefit.explainer import explain
     from surefit.findings import Finding
     from surefit.models.feature_model import AdaptiveProjection
-    from surefit.tasks.task_spec import TaskSpec
+    from surefit.targets.task_spec import TaskSpec
 
 __version__ = "0.6.0"
 
@@ -29,7 +29,7 @@ _HOMES = {
     "FindingError": "surefit.errors",
     "RunFailedError": "surefit.errors",
     "SurefitError": "surefit.errors",
-    "TaskSpec": "surefit.tasks.task_spec",
+    "TaskSpec": "surefit.targets.task_spec",
     "UsageError": "surefit.errors",
     "check": "surefit.api",
     "evaluate": "surefit.api",

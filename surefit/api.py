@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from surefit.checks.hf_trainer import Checkup
-    from surefit.encode.store import Store
+    from surefit.inputs.store import Store
     from surefit.inspection.data_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
     from surefit.pipeline.pipeline import Pipeline

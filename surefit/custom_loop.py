@@ -22,10 +22,10 @@ from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_parts import RowParts
 from surefit.data.split import split_by_input
 from surefit.data.table import Table, python_rows, take_rows
-from surefit.encode.images.image_files import image_content
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.gigabytes import show_gb
+from surefit.inputs.image.image_files import image_content
 from surefit.memory.limit import Limit, find_limit
 from surefit.memory.process_memory import tree_bytes
 

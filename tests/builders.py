@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from surefit.checks.half_precision_trial import why_not
-from surefit.encode.encoded_row import Encoded
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import tokenize_rows
+from surefit.inputs.encoded_row import Encoded
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.batch_tokenizing import tokenize_rows
 from surefit.run.run_folder import Run
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]

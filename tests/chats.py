@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from surefit.encode.text.dialogues import DialogueTokenizer
-from surefit.encode.text.template_fitting import fit_template
-from surefit.encode.text.template_rendering import read_template
+from surefit.inputs.chat.dialogues import DialogueTokenizer
+from surefit.inputs.chat.template_fitting import fit_template
+from surefit.inputs.chat.template_rendering import read_template
 
 TEMPLATES = Path(__file__).parent / "templates"
 

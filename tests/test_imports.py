@@ -25,9 +25,10 @@ ORDER = (
     "explainer",
     "batches",
     "data",
-    "encode",
+    "inputs",
+    "targets",
     "tasks",
-    "kernels",
+    "speed",
     "models",
     "pipeline",
     "memory",
@@ -115,4 +116,4 @@ def test_the_functions_load_neither_torch_nor_the_causes_nor_the_memory_tracer()
     loaded = loaded_by("import surefit; surefit.predict")
     assert not loaded & {"torch", "transformers", "peft", "accelerate"}
     rooms = {name.split(".")[1] for name in loaded if name.startswith("surefit.")}
-    assert not rooms & {"explainer", "memory", "checks", "plan", "training", "kernels", "cli"}
+    assert not rooms & {"explainer", "memory", "checks", "plan", "training", "speed", "cli"}

@@ -138,7 +138,7 @@ class Layout:
     """Padded or padding-free (varlen), with or without a list of the labelled tokens.
 
     A padding-free batch is one row of all tokens: `position_ids` restart at 0 for each row of the
-    data, and `row_lengths` has their lengths. `kernels/varlen_attention.py` attends within each
+    data, and `row_lengths` has their lengths. `speed/varlen_attention.py` attends within each
     row, so the batch needs neither padding nor a mask.
 
     With `body_only`, the columns stay padded for the head and the loss, and `kept_positions` lists

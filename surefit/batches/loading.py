@@ -21,8 +21,8 @@ from surefit.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from surefit.encode.augment.array_augment import EpochRows
-    from surefit.encode.store import Store
+    from surefit.inputs.augment.array_augment import EpochRows
+    from surefit.inputs.store import Store
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

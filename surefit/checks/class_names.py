@@ -14,11 +14,11 @@ from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.table import Table
 from surefit.data.written_values import read_number
-from surefit.encode.encoder import Encoder
 from surefit.findings import NOTE, Finding, note, rule
-from surefit.tasks.classes import SEPARATOR, SETTING
+from surefit.inputs.encoder import Encoder
+from surefit.targets.classes import SEPARATOR, SETTING
+from surefit.targets.label_separator import likely_separator
 from surefit.tasks.feature_classification import FITTED as STEP_CLASSES
-from surefit.tasks.label_separator import likely_separator
 
 ALIKE_CLASSES = rule(
     "SF234",

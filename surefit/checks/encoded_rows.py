@@ -13,18 +13,18 @@ from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
 from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
-from surefit.encode.encoded_row import (
+from surefit.findings import NOTE, Finding, note, rule
+from surefit.inputs.chat.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
+from surefit.inputs.chat.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
+from surefit.inputs.encoded_row import (
     DropReason,
     describe_counts,
     describe_rows,
     fix_for,
 )
-from surefit.encode.store import Store
-from surefit.encode.text.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
-from surefit.encode.text.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
-from surefit.findings import NOTE, Finding, note, rule
-from surefit.kernels.numerics import preserved_state
+from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Pipeline
+from surefit.speed.numerics import preserved_state
 from surefit.tasks.sft import OVERLONG_ROW_DROPPED
 
 TOO_MANY_ROWS_LOST = rule(

@@ -19,10 +19,10 @@ from surefit.checks.causal_labels import (
 from surefit.data.column_values import texts_in
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
-from surefit.encode.store import Store
-from surefit.encode.text.batch_tokenizing import plain_backend, tokenize
 from surefit.findings import NOTE, Finding, rule
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
+from surefit.inputs.text.batch_tokenizing import plain_backend, tokenize
 
 MUCH_UNKNOWN = rule(
     "SF294",

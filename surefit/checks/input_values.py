@@ -29,13 +29,13 @@ from surefit.config import set_option
 from surefit.data.column_types import is_list, is_number, is_text, list_axes
 from surefit.data.several_columns import target_columns
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_planes import AS_THEY_ARE
-from surefit.encode.images.pixel_format import read_format
-from surefit.encode.store import Store
 from surefit.findings import Finding, note, rule
-from surefit.tasks.numeric_columns import account_columns
-from surefit.tasks.task_spec import TaskSpec
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.image_planes import AS_THEY_ARE
+from surefit.inputs.image.pixel_format import read_format
+from surefit.inputs.store import Store
+from surefit.targets.numeric_columns import account_columns
+from surefit.targets.task_spec import TaskSpec
 
 UNSEEN_BLANKS = rule(
     "SF267",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from surefit.batches.field import Field, lead_column
-from surefit.encode.store import Store
+from surefit.inputs.store import Store
 
 Unit = Literal["tokens", "time steps", "rows", "pixels"]
 

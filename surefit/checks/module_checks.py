@@ -11,7 +11,7 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.numerics import preserved_state
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn

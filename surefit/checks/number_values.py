@@ -23,8 +23,8 @@ from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.encode.store import Store
 from surefit.findings import Finding, Place, note, rule
+from surefit.inputs.store import Store
 
 ABSURD_VALUES = rule(
     "SF242",

@@ -18,8 +18,8 @@ from surefit.checks.trainer_rows import is_causal
 from surefit.errors import describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, rule
-from surefit.kernels.numerics import preserved_state
 from surefit.models.transformers_models import MODEL_FAILED
+from surefit.speed.numerics import preserved_state
 
 PACKED_ROWS_MIX = rule(
     "SF726",

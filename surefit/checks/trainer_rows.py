@@ -28,9 +28,9 @@ from surefit.checks.encoded_rows import (
 from surefit.checks.ledger import Ledger
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
 from surefit.checks.trainer_batches import TrainedSequence, TrainerBatch, find_sequences
-from surefit.encode.encoded_row import DropReason
 from surefit.findings import Finding, Rule, rule
-from surefit.kernels.sparse_head import find_input_embedding
+from surefit.inputs.encoded_row import DropReason
+from surefit.speed.sparse_head import find_input_embedding
 
 ROWS_WITHOUT_LABELS = rule(
     "SF721",

@@ -23,7 +23,7 @@ def command(
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json
     from surefit.cli.terminal import user_output_to_stderr
-    from surefit.encode.encoder import Encoder, read_state
+    from surefit.inputs.encoder import Encoder, read_state
     from surefit.run.events import without_nan
     from surefit.run.exported_model import open_trained
 
@@ -55,7 +55,7 @@ def command(
 def _show(found: Mapping[str, Any]) -> None:
     """The result as lines of a name and a value."""
     from surefit.cli.summary_lines import beside_figure, result_line
-    from surefit.encode.encoded_row import describe_counts
+    from surefit.inputs.encoded_row import describe_counts
 
     for name, value in found["metrics"].items():
         shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"

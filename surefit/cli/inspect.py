@@ -202,7 +202,7 @@ def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
 
 def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
     """Print why a row is dropped."""
-    from surefit.encode.encoded_row import describe_rows
+    from surefit.inputs.encoded_row import describe_rows
 
     why = f" ({shown['why']})" if "why" in shown else ""
     console.print(as_line(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))

@@ -31,8 +31,8 @@ def command(
 
     from surefit.api import iter_predictions
     from surefit.cli.terminal import user_output_to_stderr
-    from surefit.encode.encoder import read_state
     from surefit.errors import UsageError
+    from surefit.inputs.encoder import read_state
     from surefit.run.exported_model import open_trained
 
     opened = open_trained(run, trust_code or ())
@@ -62,7 +62,7 @@ def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -
     import numpy as np
 
     from surefit.core import files
-    from surefit.encode.images.mask_files import mask_as_png, png_as_text
+    from surefit.inputs.image.mask_files import mask_as_png, png_as_text
 
     if not isinstance(value, np.ndarray):
         return value

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from surefit.cli.terminal import as_line
 from surefit.gigabytes import show_gb, show_size
-from surefit.tasks.task_spec import is_better
+from surefit.targets.task_spec import is_better
 
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
@@ -37,7 +37,7 @@ WIDTH = 100
 def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
     """What will be trained on what, as far as the plan got; with `verbose`, all notes."""
     from surefit.data.several_columns import base_role
-    from surefit.tasks.numeric_columns import describe_unused
+    from surefit.targets.numeric_columns import describe_unused
 
     if plan.task is not None:
         named = ((base_role(role, column), column) for role, column in plan.roles.items())

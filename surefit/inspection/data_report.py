@@ -22,16 +22,16 @@ from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_arrays import row_shape
 from surefit.data.split import hash_rows
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.errors import FindingError
 from surefit.findings import Finding
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.inspection.array_report import ArrayReport, describe_arrays, inspect_arrays
 from surefit.printable import one_line, redact
 from surefit.progress import Progress, silent
+from surefit.targets.numeric_columns import account_columns, describe_unused
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.choose_task import choose_task
-from surefit.tasks.numeric_columns import account_columns, describe_unused
-from surefit.tasks.task_spec import TaskSpec
 
 if TYPE_CHECKING:
     from surefit.models.model_source import ModelSource

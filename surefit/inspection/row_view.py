@@ -12,14 +12,14 @@ import numpy as np
 from surefit.batches.field import IGNORE_INDEX
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.row_encoder import RowEncoder
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.row_encoder import RowEncoder
 from surefit.pipeline.accept import accept
-from surefit.tasks.task_spec import TaskSpec
+from surefit.targets.task_spec import TaskSpec
 
 if TYPE_CHECKING:
-    from surefit.encode.augment.array_augment import ArrayAugment
+    from surefit.inputs.augment.array_augment import ArrayAugment
 
 SHOWN_EPOCHS = 3
 """Epochs that the augmentation of a row is shown in."""

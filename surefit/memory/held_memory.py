@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from surefit.kernels.varlen_attention import find_pretrained
 from surefit.models.optimizer import DEFAULT, OptimizerKind
 from surefit.models.quantize import quantization_tensors
+from surefit.speed.varlen_attention import find_pretrained
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from surefit.kernels.numerics import traced_precision
+from surefit.speed.numerics import traced_precision
 
 _IN_LOWER_PRECISION = (
     (functional, "linear"),

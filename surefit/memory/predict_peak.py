@@ -21,7 +21,7 @@ from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.row_groups import row_chunks
-from surefit.tasks.task_spec import Batch
+from surefit.targets.task_spec import Batch
 
 if TYPE_CHECKING:
     import torch

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.data.python.live_rows import kept_randomness
-from surefit.kernels.compiling import not_compiled
-from surefit.kernels.numerics import preserved_state
 from surefit.memory.enforce_limit import is_out_of_memory
 from surefit.memory.machine_speed import device_seconds
 from surefit.memory.predict_peak import total_seconds
 from surefit.memory.process_memory import peak_bytes, reset_peak
 from surefit.models.sharding import is_sharded, reshard
 from surefit.pipeline.pipeline import Job
+from surefit.speed.compiling import not_compiled
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn

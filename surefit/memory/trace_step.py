@@ -16,7 +16,7 @@ from surefit.memory.held_memory import (
     padded_shard,
 )
 from surefit.models.call import Call, compute_losses
-from surefit.tasks.task_spec import Loss
+from surefit.targets.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 
-from surefit.kernels.choose_head import find_output_embedding
-from surefit.tasks.task_spec import Batch
+from surefit.speed.choose_head import find_output_embedding
+from surefit.targets.task_spec import Batch
 
 
 @dataclass(frozen=True)

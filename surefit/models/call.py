@@ -13,12 +13,12 @@ from torch import nn
 
 from surefit.batches.field import IGNORE_INDEX, NUM_TARGETS, OWN, SEQUENCES
 from surefit.findings import Finding, note, rule
-from surefit.kernels.sparse_head import SparseHead
-from surefit.kernels.varlen_attention import Varlen
 from surefit.models.auxiliary_loss import AuxiliaryLoss
 from surefit.models.module_outputs import OutputReader
 from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL
-from surefit.tasks.task_spec import Batch, Loss
+from surefit.speed.sparse_head import SparseHead
+from surefit.speed.varlen_attention import Varlen
+from surefit.targets.task_spec import Batch, Loss
 
 FORWARD_NEEDS_LABELS = rule(
     "SF317",

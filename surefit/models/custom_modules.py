@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 from surefit.core.foreign import read_json
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import rule
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.module_inputs import audio_of_module, find_size_mismatch, module_hints
 from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL, report_new
-from surefit.tasks.task_spec import Head
+from surefit.targets.task_spec import Head
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
 from surefit.user_code.run_code import code_of_folder

@@ -18,10 +18,9 @@ from torch import nn
 from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.data.data_rules import WRONG_SHAPE
-from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.sparse_head import find_input_embedding
+from surefit.inputs.encoder import Encoder
 from surefit.models.model_source import Built
 from surefit.models.transformers_models import (
     UNSUITABLE_MODEL,
@@ -32,7 +31,8 @@ from surefit.models.transformers_models import (
     quiet_transformers,
     resize_config,
 )
-from surefit.tasks.task_spec import Head
+from surefit.speed.sparse_head import find_input_embedding
+from surefit.targets.task_spec import Head
 
 Reads = Literal["rows", "steps", "step_classes"]
 

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from surefit.kernels.fused_lora import fuse_adapters
 from surefit.models.lora import (
     ADAPTER,
     adapted_part,
@@ -30,6 +29,7 @@ from surefit.models.lora import (
 from surefit.models.lora_files import base_fingerprint, base_name
 from surefit.models.lora_targets import find_matrices
 from surefit.models.model_source import ModelSource
+from surefit.speed.fused_lora import fuse_adapters
 
 
 def may_lower(module: nn.Module, source: ModelSource) -> bool:

@@ -14,8 +14,8 @@ from surefit.core.foreign import library_reads
 from surefit.data.cache import fingerprint
 from surefit.data.cache_contents import has_room
 from surefit.data.cache_entry import file_fingerprint, open_entry
-from surefit.encode.text.tokenizer import header_parsed_once
 from surefit.errors import UsageError
+from surefit.inputs.text.tokenizer import header_parsed_once
 from surefit.models.model_source import Built
 from surefit.models.transformers_models import load_weights, new_model, quiet_transformers
 

@@ -13,8 +13,6 @@ from torch.nn.modules.conv import _ConvNd
 
 from surefit.config import Lora
 from surefit.findings import Finding, note, rule
-from surefit.kernels.choose_head import find_output_embedding
-from surefit.kernels.fused_lora import fuse_adapters
 from surefit.models.feature_model import FeatureModel
 from surefit.models.lora_targets import (
     NO_LORA_TARGET,
@@ -26,6 +24,8 @@ from surefit.models.lora_targets import (
 )
 from surefit.models.model_source import Built
 from surefit.models.quantize import import_peft, prepare_quantized
+from surefit.speed.choose_head import find_output_embedding
+from surefit.speed.fused_lora import fuse_adapters
 
 OTHER_ADAPTERS = rule(
     "SF323",

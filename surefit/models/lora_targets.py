@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from surefit.findings import rule
-from surefit.kernels.choose_head import find_output_embedding
+from surefit.speed.choose_head import find_output_embedding
 
 NO_LORA_TARGET = rule(
     "SF321",

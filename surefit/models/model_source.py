@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints
 from surefit.findings import Finding
-from surefit.tasks.task_spec import Head
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints
+from surefit.targets.task_spec import Head
 
 if TYPE_CHECKING:
     from torch import nn

@@ -18,13 +18,13 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from surefit.batches.field import SEQUENCES
-from surefit.encode.audio.audio_format import KIND
-from surefit.encode.features.feature_layout import Hints
 from surefit.errors import FindingError
-from surefit.kernels.numerics import preserved_state
+from surefit.inputs.audio.audio_format import KIND
+from surefit.inputs.features.feature_layout import Hints
 from surefit.models.call import CLOCK, Names, is_transformers, match_arguments
 from surefit.models.transformers_models import auto_classes, quiet_transformers
-from surefit.tasks.task_spec import Batch
+from surefit.speed.numerics import preserved_state
+from surefit.targets.task_spec import Batch
 
 ROWS_TRIED = 7
 """Rows of a trial; few modules have as many outputs, so that rows are told apart."""

@@ -13,13 +13,13 @@ import torch
 from surefit.core.files import refuse_special_inside
 from surefit.core.foreign import library_reads
 from surefit.data.hub import model_place, weights_place
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints
-from surefit.encode.images.pixel_format import from_processor
-from surefit.encode.text.tokenizer import has_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import note, rule
 from surefit.gigabytes import show_size
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.image.pixel_format import from_processor
+from surefit.inputs.text.tokenizer import has_tokenizer
 from surefit.models.feature_model import (
     build_feature_model,
     has_feature_layers,
@@ -45,7 +45,7 @@ from surefit.models.transformers_models import (
     set_tokens,
 )
 from surefit.processes import num_processes
-from surefit.tasks.task_spec import Head
+from surefit.targets.task_spec import Head
 from surefit.user_code.named_code import guard_remote
 
 NO_WEIGHTS = rule(

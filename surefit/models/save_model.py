@@ -10,8 +10,8 @@ from torch import nn
 
 from surefit.core import files
 from surefit.core.foreign import read_json
-from surefit.encode.encoder import Encoder, load_encoder
 from surefit.errors import UsageError
+from surefit.inputs.encoder import Encoder, load_encoder
 from surefit.models import lora, lora_files
 from surefit.models.custom_modules import RECIPE, WEIGHTS, open_recipe
 from surefit.models.feature_model import (
@@ -25,8 +25,8 @@ from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import Pretrained, read_pretrained
 from surefit.models.quantize import prepare_quantized
 from surefit.models.transformers_models import quiet_transformers
-from surefit.tasks.generation import SHAPING
-from surefit.tasks.task_spec import TaskSpec
+from surefit.targets.generation import SHAPING
+from surefit.targets.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 
 GENERATION = "generation_config.json"

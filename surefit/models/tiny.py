@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import rule
+from surefit.inputs.encoder import Encoder
 from surefit.models.feature_model import build_feature_model
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.module_inputs import extractor_inputs
@@ -35,7 +35,7 @@ from surefit.models.transformers_models import (
     set_head,
     set_tokens,
 )
-from surefit.tasks.task_spec import Head
+from surefit.targets.task_spec import Head
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

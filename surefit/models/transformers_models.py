@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from surefit.core.foreign import first_line
-from surefit.encode.encoder import Encoder
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.sparse_head import find_input_embedding
+from surefit.inputs.encoder import Encoder
 from surefit.models.model_source import Built
-from surefit.tasks.task_spec import Head
+from surefit.speed.sparse_head import find_input_embedding
+from surefit.targets.task_spec import Head
 from surefit.user_code.named_code import guard_remote
 
 FAMILY_OF = {

@@ -10,13 +10,13 @@ from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.python.streams import Stream
 from surefit.data.several_columns import base_role, join_columns
 from surefit.data.table import Table
-from surefit.encode.array_per_file import join_parts
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import adapt_layout
 from surefit.errors import UsageError
 from surefit.findings import Finding
+from surefit.inputs.array_per_file import join_parts
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import adapt_layout
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.source_forms import read_as_known
-from surefit.tasks.task_spec import TaskSpec
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 
 from surefit.batches.loading import prefetch
 from surefit.config import RunConfig
-from surefit.encode.encoder import Encoder
-from surefit.encode.store import Store
-from surefit.kernels.compiling import not_compiled
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import has_module_loss
 from surefit.models.sharding import (
@@ -26,8 +25,9 @@ from surefit.models.sharding import (
 from surefit.models.transformers_models import quiet_transformers
 from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
-from surefit.tasks.generation import own_config
-from surefit.tasks.task_spec import Metric, Sample, SumAndCount, TaskSpec
+from surefit.speed.compiling import not_compiled
+from surefit.targets.generation import own_config
+from surefit.targets.task_spec import Metric, Sample, SumAndCount, TaskSpec
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline

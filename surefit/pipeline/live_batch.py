@@ -14,15 +14,15 @@ from surefit.batches.loading import to_batch
 from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness
 from surefit.data.several_columns import join_columns
-from surefit.encode.augment.array_changes import FIELDS as MIXED_FIELDS
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
-from surefit.encode.store import Store
 from surefit.errors import RunFailedError
-from surefit.tasks.class_loss import read_class_loss
+from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
+from surefit.inputs.store import Store
+from surefit.targets.class_loss import read_class_loss
 
 if TYPE_CHECKING:
-    from surefit.encode.augment.array_augment import EpochRows
-    from surefit.encode.augment.augmented_copies import AugmentedCopies
+    from surefit.inputs.augment.array_augment import EpochRows
+    from surefit.inputs.augment.augmented_copies import AugmentedCopies
     from surefit.pipeline.pipeline import Pipeline
 
 DIVISOR = f"{OWN}divisor"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError, SkipRowError
 from surefit.errors import UsageError, describe_error
+from surefit.inputs.encoded_row import RowFaultError, SkipRowError
 from surefit.models.call import Call, refuse_without_targets
 from surefit.pipeline.pipeline import Pipeline
 

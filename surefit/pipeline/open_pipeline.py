@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from surefit.batches.collate import PADDED, PADDING_FREE, Layout
-from surefit.encode.encoder import Encoder
-from surefit.kernels.choose_head import from_choice
-from surefit.kernels.varlen_attention import find_varlen, use_varlen_attention
-from surefit.kernels.varlen_kernels import BY_ROW
+from surefit.inputs.encoder import Encoder
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import Call, Names, OwnLoss, TargetUse, match_arguments, with_module_loss
 from surefit.models.module_outputs import StepScores
 from surefit.models.save_model import load_model
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import RowGroups
-from surefit.tasks.class_loss import read_class_loss
-from surefit.tasks.task_spec import Loss, TaskSpec
+from surefit.speed.choose_head import from_choice
+from surefit.speed.varlen_attention import find_varlen, use_varlen_attention
+from surefit.speed.varlen_kernels import BY_ROW
+from surefit.targets.class_loss import read_class_loss
+from surefit.targets.task_spec import Loss, TaskSpec
 from surefit.user_code import CodeGate
 
 if TYPE_CHECKING:

@@ -18,15 +18,13 @@ from surefit.batches.order import Batches
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.encode.augment.array_changes import FIELDS as MIXED_FIELDS
-from surefit.encode.encode_table import encode_rows
-from surefit.encode.encoded_row import EncodedRow
-from surefit.encode.encoder import Encoder
-from surefit.encode.row_encoder import RowEncoder
-from surefit.encode.store import Store
 from surefit.errors import UsageError
-from surefit.kernels.sparse_head import find_input_embedding
-from surefit.kernels.varlen_attention import Varlen
+from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
+from surefit.inputs.encode_table import encode_rows
+from surefit.inputs.encoded_row import EncodedRow
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.row_encoder import RowEncoder
+from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, OwnLoss, compute_losses
 from surefit.models.frozen_precision import lower_frozen
 from surefit.models.module_outputs import SETTING as OUTPUTS
@@ -40,16 +38,18 @@ from surefit.pipeline.prediction import predict
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.pipeline.stream_windows import StreamWindows
 from surefit.progress import Progress, silent
-from surefit.tasks.class_loss import read_class_loss
-from surefit.tasks.classes import ALL_PROBABILITIES, is_multi_label
-from surefit.tasks.task_spec import Batch, Loss, TaskSpec
+from surefit.speed.sparse_head import find_input_embedding
+from surefit.speed.varlen_attention import Varlen
+from surefit.targets.class_loss import read_class_loss
+from surefit.targets.classes import ALL_PROBABILITIES, is_multi_label
+from surefit.targets.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from surefit.encode.augment.array_augment import ArrayAugment, EpochRows
-    from surefit.encode.augment.augmented_copies import AugmentedCopies
+    from surefit.inputs.augment.array_augment import ArrayAugment, EpochRows
+    from surefit.inputs.augment.augmented_copies import AugmentedCopies
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError, SkipRowError
-from surefit.kernels.compiling import not_compiled
+from surefit.inputs.encoded_row import RowFaultError, SkipRowError
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import refuse_without_targets
 from surefit.models.transformers_models import UNSUITABLE_MODEL, quiet_transformers
 from surefit.pipeline.row_groups import group_rows, row_chunks
+from surefit.speed.compiling import not_compiled
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline

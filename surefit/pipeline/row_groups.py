@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from surefit.encode.store import Store
+from surefit.inputs.store import Store
 
 Together = Literal["padded", "equal_length", "single"]
 Numbers = npt.NDArray[np.int64]

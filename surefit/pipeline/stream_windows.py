@@ -15,15 +15,15 @@ from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import kept_randomness, seed_generators
 from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
-from surefit.encode.casting import row_length
-from surefit.encode.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
-from surefit.encode.store import Store
 from surefit.errors import RunFailedError
+from surefit.inputs.casting import row_length
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
+from surefit.inputs.store import Store
 from surefit.progress import Progress
 
 if TYPE_CHECKING:
-    from surefit.encode.augment.array_augment import EpochRows
-    from surefit.encode.augment.augmented_copies import AugmentedCopies
+    from surefit.inputs.augment.array_augment import EpochRows
+    from surefit.inputs.augment.augmented_copies import AugmentedCopies
     from surefit.pipeline.pipeline import Pipeline
 
 

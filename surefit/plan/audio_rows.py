@@ -15,11 +15,11 @@ from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.data.several_columns import extra_roles
 from surefit.data.split import Rows, sample_rows
 from surefit.data.table import Table
-from surefit.encode.audio.audio_files import About, look_at, require_audio
-from surefit.encode.audio.audio_format import KIND, AudioFormat, extracted_form, num_frames
-from surefit.encode.encoded_row import RowFaultError
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
+from surefit.inputs.audio.audio_files import About, look_at, require_audio
+from surefit.inputs.audio.audio_format import KIND, AudioFormat, extracted_form, num_frames
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.models.module_inputs import TINY_MELS, AudioInputs
 
 NO_FORM_ACCEPTED = rule(

@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.config import Augmentation, RunConfig
-from surefit.encode.audio.audio_format import extract, read_audio_format
-from surefit.encode.augment.array_augment import ArrayAugment, AugmentError, same_row
-from surefit.encode.augment.array_changes import MIXES, ImageChanges, SeriesChanges
-from surefit.encode.augment.augmented_copies import (
+from surefit.errors import UsageError
+from surefit.findings import Finding, note, rule
+from surefit.inputs.audio.audio_format import extract, read_audio_format
+from surefit.inputs.augment.array_augment import ArrayAugment, AugmentError, same_row
+from surefit.inputs.augment.array_changes import MIXES, ImageChanges, SeriesChanges
+from surefit.inputs.augment.augmented_copies import (
     AUGMENT_FUNCTION_FAILED,
     INSTRUCTIONS,
     AugmentedCopies,
 )
-from surefit.encode.augment.text_changes import CHANGES, read_synonyms
-from surefit.encode.encoded_row import DropReason, describe_counts
-from surefit.encode.encoder import Encoder
-from surefit.encode.images.pixel_format import read_format
-from surefit.encode.store import Store
-from surefit.errors import UsageError
-from surefit.findings import Finding, note, rule
+from surefit.inputs.augment.text_changes import CHANGES, read_synonyms
+from surefit.inputs.encoded_row import DropReason, describe_counts
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.pixel_format import read_format
+from surefit.inputs.store import Store
 from surefit.models.call import has_module_loss
 from surefit.pipeline.pipeline import Pipeline
 from surefit.request import Request
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS
-from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
 

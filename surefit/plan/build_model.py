@@ -15,12 +15,11 @@ from surefit.data.column_types import describe_type, list_axes
 from surefit.data.data_rules import DTYPE_CONVERTED, USER_DATA_CODE_FAILED
 from surefit.data.roles import extra_fields
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints, read_layout
-from surefit.encode.store import Store
 from surefit.errors import describe_error
 from surefit.findings import Finding, note
-from surefit.kernels.numerics import align_weights
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints, read_layout
+from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.models.call import Call, Names, match_arguments
 from surefit.models.gradient_checkpointing import enable_checkpointing
@@ -36,6 +35,7 @@ from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, kn
 from surefit.plan.choose_form import read_further, refuse_raw
 from surefit.plan.draft import Draft, Findings
 from surefit.processes import num_processes
+from surefit.speed.numerics import align_weights
 from surefit.tasks.custom import only_input
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from surefit.data.roles import ROLES, get_role
 from surefit.data.row_arrays import row_shape
 from surefit.data.several_columns import SEVERAL, extra_role
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import Hints
-from surefit.encode.images.image_files import FIRST, own_axis
 from surefit.findings import rule
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.image.image_files import FIRST, own_axis
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.image_segmentation import MASKS
-from surefit.tasks.task_spec import TaskSpec
 
 TOKEN_COLUMNS = {*well_known_fields()} - {"inputs_embeds"}
 """Columns of token ids and beside them, as transformers calls them."""

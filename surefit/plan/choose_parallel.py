@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.order import Batches
 from surefit.checks.probes.gradients import ParameterUse, find_use
-from surefit.encode.store import Store
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.numerics import preserved_state
+from surefit.inputs.store import Store
 from surefit.models.call import Call, compute_losses
 from surefit.models.sharding import find_units, meta_copy
 from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.draft import Draft
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     from torch import nn

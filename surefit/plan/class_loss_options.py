@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from surefit.config import LossOptions
-from surefit.encode.encoder import Encoder
-from surefit.encode.store import Store
 from surefit.errors import UsageError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
 from surefit.models.call import with_module_loss
 from surefit.pipeline.pipeline import Pipeline
+from surefit.targets.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS
-from surefit.tasks.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
-from surefit.tasks.task_spec import TaskSpec
 
 WEIGHTS, SMOOTHING = "loss.class_weights", "loss.label_smoothing"
 

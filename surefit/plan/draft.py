@@ -23,7 +23,7 @@ from surefit.pipeline.open_pipeline import Choices, apply_choices
 from surefit.plan.plan import Plan
 from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
-from surefit.tasks.task_spec import TaskSpec
+from surefit.targets.task_spec import TaskSpec
 
 if TYPE_CHECKING:
     import torch
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from surefit.checks.probes.first_batch import FirstPass
     from surefit.checks.probes.model_profile import ModelProfile
     from surefit.data.table import Table
-    from surefit.encode.augment.array_augment import ArrayAugment
-    from surefit.encode.augment.augmented_copies import AugmentedCopies
-    from surefit.encode.encoder import Encoder
-    from surefit.encode.features.feature_layout import Hints
-    from surefit.encode.store import Store
+    from surefit.inputs.augment.array_augment import ArrayAugment
+    from surefit.inputs.augment.augmented_copies import AugmentedCopies
+    from surefit.inputs.encoder import Encoder
+    from surefit.inputs.features.feature_layout import Hints
+    from surefit.inputs.store import Store
     from surefit.models.lora import Adaptation
     from surefit.models.model_source import ModelSource
     from surefit.models.optimizer import OptimizerSettings

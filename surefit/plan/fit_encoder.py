@@ -22,26 +22,26 @@ from surefit.data.python.streams import Stream
 from surefit.data.row_arrays import row_shape
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.encode.encode_table import collect_texts
-from surefit.encode.encoded_row import NamingOwnCode, RowFaultError
-from surefit.encode.encoder import Encoder
-from surefit.encode.store import Store
-from surefit.encode.tally import remark_findings
-from surefit.encode.text.template_rendering import read_asked
-from surefit.encode.text.tokenizer import load_again, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
+from surefit.inputs.chat.template_rendering import read_asked
+from surefit.inputs.encode_table import collect_texts
+from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
+from surefit.inputs.tally import remark_findings
+from surefit.inputs.text.tokenizer import load_again, load_tokenizer, train_tokenizer
 from surefit.models.model_source import ModelSource
 from surefit.models.transformers_models import room_for
 from surefit.pipeline.accept import Accepted
 from surefit.plan.audio_rows import plan_audio
 from surefit.plan.draft import Draft, Findings
 from surefit.plan.input_rows import BatchBound, hints_by_labels, plan_features, plan_images
+from surefit.targets.classes import BLANK_IS_NONE
+from surefit.targets.classes import SETTING as LABEL_SEPARATOR
+from surefit.targets.task_spec import Fit, TaskSpec
 from surefit.tasks import TASKS, feature_pretraining
-from surefit.tasks.classes import BLANK_IS_NONE
-from surefit.tasks.classes import SETTING as LABEL_SEPARATOR
 from surefit.tasks.feature_classification import SETTING as STEP_LABELS
-from surefit.tasks.task_spec import Fit, TaskSpec
 
 PAD_IS_EOS = rule(
     "SF311",

@@ -10,7 +10,7 @@ from surefit.config import Generation
 from surefit.errors import UsageError
 from surefit.findings import Finding, note
 from surefit.pipeline.pipeline import Pipeline
-from surefit.tasks.generation import SHAPING, own_config
+from surefit.targets.generation import SHAPING, own_config
 
 
 def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline, list[Finding]]:

@@ -18,11 +18,11 @@ from surefit.data.row_arrays import (
     row_shape,
 )
 from surefit.data.table import Table
-from surefit.encode.features.feature_layout import Hints, plan_layout, planned_axes
-from surefit.encode.images.image_files import FIRST, LAST, ChannelAxis, convertible, own_axis
 from surefit.errors import FindingError
 from surefit.findings import Finding, note
 from surefit.gigabytes import show_gb
+from surefit.inputs.features.feature_layout import Hints, plan_layout, planned_axes
+from surefit.inputs.image.image_files import FIRST, LAST, ChannelAxis, convertible, own_axis
 from surefit.memory.limit import find_limit
 from surefit.plan.fit_in_memory import DOES_NOT_FIT
 

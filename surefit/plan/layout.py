@@ -16,21 +16,9 @@ from surefit.batches.collate import PADDING_FREE, Layout, starts_in_time
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 from surefit.batches.keyed_permutation import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.order import Batches
-from surefit.encode.store import Store
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note
-from surefit.kernels.choose_head import as_choice, choose_head
-from surefit.kernels.compiling import choose_compile, repeated_layers
-from surefit.kernels.numerics import preserved_state
-from surefit.kernels.varlen_attention import (
-    find_attention_limit,
-    find_pretrained,
-    find_varlen,
-    observed_layers,
-    restore_attention,
-    use_varlen_attention,
-)
-from surefit.kernels.varlen_kernels import BY_ROW, Attention, Shape, choose_kernel
+from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.memory.machine_speed import device_seconds
 from surefit.memory.predict_peak import trace_batch, worst_batch
@@ -39,6 +27,18 @@ from surefit.pipeline.open_pipeline import Choices, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
 from surefit.plan.prove_layout import why_layout_differs
+from surefit.speed.choose_head import as_choice, choose_head
+from surefit.speed.compiling import choose_compile, repeated_layers
+from surefit.speed.numerics import preserved_state
+from surefit.speed.varlen_attention import (
+    find_attention_limit,
+    find_pretrained,
+    find_varlen,
+    observed_layers,
+    restore_attention,
+    use_varlen_attention,
+)
+from surefit.speed.varlen_kernels import BY_ROW, Attention, Shape, choose_kernel
 
 if TYPE_CHECKING:
     import torch

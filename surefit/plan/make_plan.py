@@ -17,7 +17,6 @@ from surefit.checks.machine import launched_parallel, resolve_precision
 from surefit.data.cache import fingerprint
 from surefit.errors import UsageError
 from surefit.findings import Finding
-from surefit.kernels.numerics import prepare_deterministic
 from surefit.memory.limit import Limit, find_limit
 from surefit.pipeline.open_pipeline import Choices
 from surefit.plan.plan import Plan
@@ -35,6 +34,7 @@ from surefit.processes import (
 )
 from surefit.progress import Progress, silent
 from surefit.request import Request
+from surefit.speed.numerics import prepare_deterministic
 
 OWN_TO_A_HOST = {"cache", "output", "data", "eval_data"}
 """Keys of the config that name files, which may lie elsewhere on each host."""

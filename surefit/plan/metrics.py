@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.config import MetricChoice
-from surefit.encode.encoder import Encoder
-from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_size
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
 from surefit.plan.augmentation import own_function
 from surefit.processes import num_processes
-from surefit.tasks.metrics.chosen_metrics import with_metrics, with_scorer
-from surefit.tasks.metrics.class_metrics import class_metric
-from surefit.tasks.metrics.own_metric import OwnMetric
-from surefit.tasks.task_spec import TaskSpec, better_of
+from surefit.targets.metrics.chosen_metrics import with_metrics, with_scorer
+from surefit.targets.metrics.class_metrics import class_metric
+from surefit.targets.metrics.own_metric import OwnMetric
+from surefit.targets.task_spec import TaskSpec, better_of
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
 

@@ -33,8 +33,8 @@ from surefit.plan.disk import DiskUse
 from surefit.plan.metrics import describe_metrics
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
-from surefit.tasks.numeric_columns import Columns
-from surefit.tasks.task_spec import TaskSpec
+from surefit.targets.numeric_columns import Columns
+from surefit.targets.task_spec import TaskSpec
 
 FORMAT_VERSION = 1
 NO_MEMORY = {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None}

@@ -18,9 +18,9 @@ from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns, part_columns
 from surefit.data.table import Table
 from surefit.data.unread_columns import JUDGED_ANSWERS, check_meanings
-from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding
+from surefit.inputs.encoder import Encoder
 from surefit.pipeline.accept import refuse_stream
 from surefit.pipeline.live_batch import ReadAnew
 from surefit.pipeline.pipeline import Pipeline
@@ -29,11 +29,11 @@ from surefit.plan.choose_form import choose_form, further_inputs
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics
 from surefit.request import PythonObjects
+from surefit.targets.numeric_columns import Columns, account_columns
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import custom
 from surefit.tasks.choose_task import choose_task, find_task, takes_class_files
-from surefit.tasks.numeric_columns import Columns, account_columns
 from surefit.tasks.source_forms import Forms, unify_forms
-from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import report_code
 
 

@@ -36,10 +36,9 @@ from surefit.checks.probes.trials import (
     choose_generation,
 )
 from surefit.data.table import Table
-from surefit.encode.store import Store
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.numerics import preserved_state
+from surefit.inputs.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import OwnLoss, with_module_loss
 from surefit.models.feature_model import FeatureModel
@@ -54,7 +53,8 @@ from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
 from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
-from surefit.tasks.class_loss import PLAIN, read_class_loss
+from surefit.speed.numerics import preserved_state
+from surefit.targets.class_loss import PLAIN, read_class_loss
 from surefit.user_code import RunCode
 
 GENERATION_FAILS = rule(

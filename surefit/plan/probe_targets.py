@@ -18,15 +18,15 @@ from surefit.checks.probes.targets import (
     OtherTargets,
     check_targets,
 )
-from surefit.encode.store import Store
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding
-from surefit.kernels.numerics import preserved_state
+from surefit.inputs.store import Store
 from surefit.models.call import FORWARD_NEEDS_LABELS, TargetUse, has_module_loss
 from surefit.pipeline.evaluation import as_metric
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.build_model import Built
 from surefit.plan.probe_model import expected_outputs, probe_rows
+from surefit.speed.numerics import preserved_state
 
 DECODER_INPUTS = ("decoder_input_ids", "decoder_attention_mask")
 """Made from the target, and inputs all the same: earlier tokens."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.collate import Layout
-from surefit.kernels.numerics import largest_difference, preserved_state, tolerance_of
+from surefit.speed.numerics import largest_difference, preserved_state, tolerance_of
 
 if TYPE_CHECKING:
     import torch

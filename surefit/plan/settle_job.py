@@ -26,7 +26,7 @@ from surefit.plan.prepare_data import read_live, run_length
 from surefit.plan.probe_targets import probe_targets
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.processes import num_processes
-from surefit.tasks.tree_baseline import TREES, measure_trees
+from surefit.targets.tree_baseline import TREES, measure_trees
 
 DEFAULT_ROWS = 8
 

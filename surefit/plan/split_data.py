@@ -37,12 +37,12 @@ from surefit.data.split import (
 )
 from surefit.data.table import Table
 from surefit.data.written_values import is_date
-from surefit.encode.images.image_files import image_content
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
+from surefit.inputs.image.image_files import image_content
 from surefit.pipeline.accept import check_columns
 from surefit.plan.draft import Draft
-from surefit.tasks.task_spec import TaskSpec
+from surefit.targets.task_spec import TaskSpec
 
 ONE_GROUP = rule(
     "SF186",

@@ -18,10 +18,10 @@ from surefit.data.cache import collect_damage, fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.roles import extra_fields
-from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError
 from surefit.findings import check_accepted, refuse_fixes
 from surefit.forked_map import limit_children
+from surefit.inputs.encoder import Encoder
 from surefit.inspection.row_view import RowReading
 from surefit.memory.limit import Limit, free_for_children
 from surefit.memory.process_memory import infrequent_collection, watch_peak

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.column_types import CHANNELS
-from surefit.encode.augment.array_augment import ArrayAugment
-from surefit.encode.augment.array_changes import ImageChanges
-from surefit.encode.encoder import Encoder
-from surefit.encode.images.mask_files import image_as_png, png_as_text
-from surefit.encode.images.pixel_format import read_format
+from surefit.inputs.augment.array_augment import ArrayAugment
+from surefit.inputs.augment.array_changes import ImageChanges
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.mask_files import image_as_png, png_as_text
+from surefit.inputs.image.pixel_format import read_format
 from surefit.tasks.image_segmentation import pixel_scores
 
 if TYPE_CHECKING:

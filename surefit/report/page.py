@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.checks.ledger import Ledger
 from surefit.core import files
 from surefit.core.foreign import content_of
-from surefit.encode.encoded_row import describe_counts
+from surefit.inputs.encoded_row import describe_counts
 from surefit.report.examples import draw_examples
 
 if TYPE_CHECKING:

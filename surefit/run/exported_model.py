@@ -20,8 +20,8 @@ from surefit.core.foreign import content_of, read_json
 from surefit.data.cache import use_cache
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
-from surefit.encode import encoder
 from surefit.errors import UsageError
+from surefit.inputs import encoder
 from surefit.run.run_folder import Run, check_plan, check_writable, is_run, open_run
 
 FILE = "surefit.json"

@@ -18,13 +18,13 @@ from surefit.core import digests, files
 from surefit.core.files import refuse_links, refuse_special_inside
 from surefit.core.foreign import content_of, read_json
 from surefit.core.locks import WRITTEN
-from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
+from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
+from surefit.targets.metrics.chosen_metrics import with_metrics, with_scorer
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.choose_task import find_task
-from surefit.tasks.metrics.chosen_metrics import with_metrics, with_scorer
-from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import RunCode
 
 if TYPE_CHECKING:

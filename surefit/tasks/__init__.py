@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import (
     causal_lm,
     classification,
@@ -21,7 +22,6 @@ from surefit.tasks import (
     sft,
     token_classification,
 )
-from surefit.tasks.task_spec import TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec

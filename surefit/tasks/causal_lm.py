@@ -13,12 +13,14 @@ from surefit.data.column_values import is_metadata, is_prose, words_of
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.data.unread_columns import SUBJECTS
-from surefit.encode.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.text_reading import read_ids
-from surefit.encode.text.tokenizer import add_nothing_behind
 from surefit.findings import Finding, rule
+from surefit.inputs.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.batch_tokenizing import Tokenized
+from surefit.inputs.text.text_reading import read_ids
+from surefit.inputs.text.tokenizer import add_nothing_behind
+from surefit.targets.metrics.token_metrics import learned_tokens, next_token
+from surefit.targets.task_spec import Generate, Head, TaskSpec
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -28,8 +30,6 @@ from surefit.tasks.causal_text import (
     is_overlong,
     read_text,
 )
-from surefit.tasks.metrics.token_metrics import learned_tokens, next_token
-from surefit.tasks.task_spec import Generate, Head, TaskSpec
 
 PROMPTS_WITHOUT_ANSWERS = rule(
     "SF133",

@@ -15,10 +15,10 @@ from surefit.config import set_option
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.encoder import Encoder
-from surefit.tasks.generation import generate_tokens, greedy, own_config
-from surefit.tasks.task_spec import Sample
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder import Encoder
+from surefit.targets.generation import generate_tokens, greedy, own_config
+from surefit.targets.task_spec import Sample
 
 
 def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:

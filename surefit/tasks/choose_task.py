@@ -29,12 +29,12 @@ from surefit.data.data_rules import MISSING_COLUMN
 from surefit.data.forms import read_whole_answers, refuse_preference
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.table import Table
-from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
+from surefit.inputs.encoder import Encoder
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS, get_task
 from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
-from surefit.tasks.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 
 TARGET_OR_NOT = rule(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from surefit.encode.audio.audio_format import AUDIO_INPUT
-from surefit.encode.images.image_reading import IMAGE
-from surefit.encode.text.text_reading import IDS, READS_TEXT, TEXT
-from surefit.tasks.baselines import class_baselines, judge_classes
-from surefit.tasks.class_loss import class_loss, class_probabilities
-from surefit.tasks.classes import (
+from surefit.inputs.audio.audio_format import AUDIO_INPUT
+from surefit.inputs.image.image_reading import IMAGE
+from surefit.inputs.text.text_reading import IDS, READS_TEXT, TEXT
+from surefit.targets.baselines import class_baselines, judge_classes
+from surefit.targets.class_loss import class_loss, class_probabilities
+from surefit.targets.classes import (
     class_id,
     class_scores,
     class_settings,
@@ -15,9 +15,9 @@ from surefit.tasks.classes import (
     fit_classes,
     label_field,
 )
-from surefit.tasks.metrics.class_metrics import top_metric, usual_metrics
+from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
+from surefit.targets.tabular import TABLE, columns_read
 from surefit.tasks.row_task import RowTarget, row_task
-from surefit.tasks.tabular import TABLE, columns_read
 
 CLASSES = RowTarget(
     fit_classes,

@@ -23,11 +23,11 @@ from surefit.data.data_rules import MISSING_COLUMN, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import ROLES, get_role
 from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.encoder import Encoder
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.tasks.task_spec import Batch, TaskSpec
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder import Encoder
+from surefit.targets.task_spec import Batch, TaskSpec
 
 PADDED_COLUMN = rule(
     "SF760",

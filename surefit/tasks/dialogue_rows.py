@@ -17,10 +17,9 @@ import pyarrow as pa
 from surefit.data.column_types import fields_of, is_object, is_text, is_text_list
 from surefit.data.roles import Role
 from surefit.data.stored_messages import as_messages, holds_messages, parse_json
-from surefit.encode.encoded_row import DropReason, RowFaultError, SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.dialogues import Dialogue
-from surefit.encode.text.messages import (
+from surefit.findings import rule
+from surefit.inputs.chat.dialogues import Dialogue
+from surefit.inputs.chat.messages import (
     EMPTY_PROMPT_OR_ANSWER,
     UNREADABLE_MESSAGE,
     Message,
@@ -29,7 +28,8 @@ from surefit.encode.text.messages import (
     read_tools,
     shown,
 )
-from surefit.findings import rule
+from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+from surefit.inputs.encoder import Encoder
 from surefit.tasks.causal_text import read_text
 
 

@@ -19,18 +19,18 @@ from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.column_types import array_rank
 from surefit.data.data_rules import MISALIGNED_COLUMNS
 from surefit.data.roles import get_role
-from surefit.encode.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_sequences import (
+from surefit.findings import Finding, note
+from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_sequences import (
     FEATURES,
     FIELDS,
     are_vectors,
     as_steps,
     read_steps,
 )
-from surefit.findings import Finding, note
-from surefit.tasks.class_loss import class_loss, class_probabilities
-from surefit.tasks.classes import (
+from surefit.targets.class_loss import class_loss, class_probabilities
+from surefit.targets.classes import (
     ALL_PROBABILITIES,
     UNSUITABLE_LABEL,
     by_name,
@@ -41,10 +41,10 @@ from surefit.tasks.classes import (
     fit_classes,
     is_missing,
 )
+from surefit.targets.metrics.class_metrics import usual_metrics
+from surefit.targets.task_spec import Batch, Body, Head
 from surefit.tasks.classification import CLASSES
-from surefit.tasks.metrics.class_metrics import usual_metrics
 from surefit.tasks.row_task import row_task
-from surefit.tasks.task_spec import Batch, Body, Head
 
 if TYPE_CHECKING:
     import torch

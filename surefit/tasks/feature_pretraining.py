@@ -13,12 +13,12 @@ from surefit.data.column_types import array_rank, describe_type
 from surefit.data.data_rules import MISALIGNED_COLUMNS, MISSING_COLUMN
 from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
-from surefit.encode.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_layout import planned_axes, read_layout
-from surefit.encode.features.feature_sequences import FIELDS, Reader, read_steps
 from surefit.findings import Finding, rule
-from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_layout import planned_axes, read_layout
+from surefit.inputs.features.feature_sequences import FIELDS, Reader, read_steps
+from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch

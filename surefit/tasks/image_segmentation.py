@@ -14,16 +14,16 @@ from surefit.data.cell_files import IMAGES, is_empty, names_files
 from surefit.data.column_types import array_rank, is_text, may_hold_images
 from surefit.data.roles import Role
 from surefit.data.table import Table
-from surefit.encode.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
-from surefit.encode.encoder import Encoder
-from surefit.encode.images.image_reading import PIXELS, ImageReader, holds_images, read_pixels
-from surefit.encode.images.mask_files import IGNORED, NOT_A_MASK, check_sizes, image_size, read_mask
-from surefit.encode.images.pixel_format import read_format
-from surefit.encode.store import Store
 from surefit.findings import Finding, note
-from surefit.tasks.class_loss import PLAIN, read_class_loss
-from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name
-from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.image_reading import PIXELS, ImageReader, holds_images, read_pixels
+from surefit.inputs.image.mask_files import IGNORED, NOT_A_MASK, check_sizes, image_size, read_mask
+from surefit.inputs.image.pixel_format import read_format
+from surefit.inputs.store import Store
+from surefit.targets.class_loss import PLAIN, read_class_loss
+from surefit.targets.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name
+from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch

@@ -15,14 +15,14 @@ from surefit.data.column_types import list_axes
 from surefit.data.column_values import is_continuous
 from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
-from surefit.encode.audio.audio_format import AUDIO_INPUT
-from surefit.encode.encoded_row import DropReason, SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.features.feature_sequences import FEATURES
-from surefit.encode.images.image_reading import IMAGE
-from surefit.encode.text.text_reading import AUTO_CLASS, IDS, READS_TEXT, TEXT
-from surefit.tasks.baselines import judge_numbers, number_baselines
-from surefit.tasks.number_targets import (
+from surefit.inputs.audio.audio_format import AUDIO_INPUT
+from surefit.inputs.encoded_row import DropReason, SkipRowError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_sequences import FEATURES
+from surefit.inputs.image.image_reading import IMAGE
+from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, READS_TEXT, TEXT
+from surefit.targets.baselines import judge_numbers, number_baselines
+from surefit.targets.number_targets import (
     NUMBER_METRICS,
     TargetSpread,
     name_targets,
@@ -31,9 +31,9 @@ from surefit.tasks.number_targets import (
     scale_targets,
     target_field,
 )
+from surefit.targets.tabular import TABLE, columns_read
+from surefit.targets.task_spec import Batch
 from surefit.tasks.row_task import RowTarget, row_task
-from surefit.tasks.tabular import TABLE, columns_read
-from surefit.tasks.task_spec import Batch
 
 if TYPE_CHECKING:
     import torch

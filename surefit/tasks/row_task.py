@@ -13,11 +13,11 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.cell_files import FILE_ROLES, is_empty
 from surefit.data.table import Table
-from surefit.encode.encoded_row import DropReason, Encoding, SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.row_input import Roles, Row, RowInput
-from surefit.tasks.class_loss import ClassScores
-from surefit.tasks.task_spec import (
+from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.row_input import Roles, Row, RowInput
+from surefit.targets.class_loss import ClassScores
+from surefit.targets.task_spec import (
     Batch,
     Body,
     Fit,

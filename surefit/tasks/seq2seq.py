@@ -9,13 +9,13 @@ import numpy as np
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.encode.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
+from surefit.inputs.encoder import Encoder
+from surefit.targets.generation import generate_tokens, greedy, own_config
+from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
+from surefit.targets.metrics.token_metrics import learned_tokens, same_token
+from surefit.targets.task_spec import Generate, Head, Sample, TaskSpec
 from surefit.tasks.causal_text import can_generate, is_overlong, read_text, takes_answers
-from surefit.tasks.generation import generate_tokens, greedy, own_config
-from surefit.tasks.metrics.text_scores import corpus_scores, rouge_l
-from surefit.tasks.metrics.token_metrics import learned_tokens, same_token
-from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:

@@ -14,7 +14,18 @@ from surefit.data.column_types import is_dialogue, is_text_list
 from surefit.data.column_values import sample
 from surefit.data.roles import Role
 from surefit.data.table import Table
-from surefit.encode.encoded_row import (
+from surefit.findings import NOTE, Finding, rule
+from surefit.inputs.chat.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
+from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
+from surefit.inputs.chat.template_fitting import fit_template
+from surefit.inputs.chat.template_rendering import TemplateError
+from surefit.inputs.chat.unrendered import (
+    EARLIER_REASONING_NOT_RENDERED,
+    MESSAGE_NOT_RENDERED,
+    REASONING_NOT_RENDERED,
+    DialogueColumns,
+)
+from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,
     Encoding,
@@ -22,21 +33,13 @@ from surefit.encode.encoded_row import (
     SkipRowError,
     refuse_overlong,
 )
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.batch_tokenizing import Tokenized
-from surefit.encode.text.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
-from surefit.encode.text.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
-from surefit.encode.text.template_fitting import fit_template
-from surefit.encode.text.template_rendering import TemplateError
-from surefit.encode.text.text_reading import read_ids
-from surefit.encode.text.tokenizer import add_nothing_behind
-from surefit.encode.text.unrendered import (
-    EARLIER_REASONING_NOT_RENDERED,
-    MESSAGE_NOT_RENDERED,
-    REASONING_NOT_RENDERED,
-    DialogueColumns,
-)
-from surefit.findings import NOTE, Finding, rule
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.batch_tokenizing import Tokenized
+from surefit.inputs.text.text_reading import read_ids
+from surefit.inputs.text.tokenizer import add_nothing_behind
+from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
+from surefit.targets.metrics.token_metrics import learned_tokens, next_token
+from surefit.targets.task_spec import Generate, Head, Sample, TaskSpec
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -48,9 +51,6 @@ from surefit.tasks.causal_text import (
     takes_answers,
 )
 from surefit.tasks.dialogue_rows import CHOICES, divide_row, read_row, turns_of
-from surefit.tasks.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.tasks.metrics.token_metrics import learned_tokens, next_token
-from surefit.tasks.task_spec import Generate, Head, Sample, TaskSpec
 
 OVERLONG_ROW_DROPPED = rule(
     "SF279",

@@ -17,8 +17,8 @@ from surefit.data.cache import fingerprint
 from surefit.data.data_rules import FILES_DO_NOT_MATCH
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
+from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.choose_task import roles_for
-from surefit.tasks.task_spec import TaskSpec
 
 READ_BY_OWN_FORM = rule(
     "SF140",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
-from surefit.encode.encoded_row import (
+from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
     RowFaultError,
@@ -16,20 +16,20 @@ from surefit.encode.encoded_row import (
     encoded,
     refuse_overlong,
 )
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.tokenizer import read_words_as_text
-from surefit.tasks.baselines import tag_baselines
-from surefit.tasks.class_loss import class_loss, class_probabilities
-from surefit.tasks.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
-from surefit.tasks.metrics.class_metrics import usual_metrics
-from surefit.tasks.metrics.token_metrics import (
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.tokenizer import read_words_as_text
+from surefit.targets.baselines import tag_baselines
+from surefit.targets.class_loss import class_loss, class_probabilities
+from surefit.targets.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
+from surefit.targets.metrics.class_metrics import usual_metrics
+from surefit.targets.metrics.token_metrics import (
     OUTSIDE,
     entity_f1_of,
     entity_tags,
     find_entities,
     match_entities,
 )
-from surefit.tasks.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch

@@ -15,9 +15,9 @@ from surefit.config import RunConfig
 from surefit.core.files import remove_file
 from surefit.data.remote.remote_url import is_url
 from surefit.data.several_columns import list_columns
-from surefit.encode.text.template_rendering import is_file_name
 from surefit.errors import UsageError
 from surefit.findings import rule
+from surefit.inputs.chat.template_rendering import is_file_name
 from surefit.plan.plan import Plan
 from surefit.processes import gather, host_name, is_main, name_process, num_processes, together
 from surefit.report.examples import make_examples

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.checks.machine import resolve_precision, usable_precision
 from surefit.errors import UsageError
-from surefit.kernels.compiling import compile_layers
-from surefit.kernels.numerics import align_weights, deterministic_algorithms
-from surefit.kernels.varlen_attention import find_pretrained
 from surefit.models.frozen_precision import frozen_as_trained, lower_frozen
 from surefit.models.load_shards import fill_shards, late_weights
 from surefit.models.lora_files import has_named_base
 from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
 from surefit.pipeline.evaluation import Group
 from surefit.processes import gather, num_processes, object_group, on_cpu
+from surefit.speed.compiling import compile_layers
+from surefit.speed.numerics import align_weights, deterministic_algorithms
+from surefit.speed.varlen_attention import find_pretrained
 
 if TYPE_CHECKING:
     import torch

@@ -14,14 +14,14 @@ import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, message_of
-from surefit.kernels.clipping import make_clipper
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.stream_windows import StreamEndedError, StreamWindows
 from surefit.progress import Progress
 from surefit.run.choose_checkpoint import State
 from surefit.run.events import Observer
-from surefit.tasks.task_spec import Better, is_better
+from surefit.speed.clipping import make_clipper
+from surefit.targets.task_spec import Better, is_better
 from surefit.training.engine import Engine, LastBuffers
 from surefit.training.schedule import Place, places
 from surefit.training.step import (

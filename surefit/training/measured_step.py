@@ -10,13 +10,13 @@ from dataclasses import replace
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError
 from surefit.findings import Finding
-from surefit.kernels.numerics import deterministic_algorithms
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.memory.prove import NotEnoughMemoryError, prove
 from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan
 from surefit.processes import gather, together
+from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine, make_accelerator, make_engine
 
 Trial = Callable[[Plan, Engine], list[Finding]]

@@ -18,8 +18,6 @@ from surefit.core.foreign import read_json
 from surefit.data.cache import use_cache
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.kernels.clipping import make_clipper
-from surefit.kernels.numerics import deterministic_algorithms
 from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
@@ -33,6 +31,8 @@ from surefit.run.choose_checkpoint import (
 )
 from surefit.run.events import without_nan
 from surefit.run.run_folder import Run
+from surefit.speed.clipping import make_clipper
+from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine
 from surefit.training.loop import Hooks, Pace, seed_step, train
 from surefit.training.resume import plan_of_run, spread_steps

@@ -18,9 +18,9 @@ from surefit.core.locks import lock_run
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
 from surefit.data.cell_files import with_files
-from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
 from surefit.findings import Finding, accept_findings, note, rule
+from surefit.inputs.store import Store
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.make_plan import make_plan

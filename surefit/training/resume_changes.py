@@ -14,9 +14,9 @@ import xxhash
 from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
-from surefit.encode.store import Store
 from surefit.errors import UsageError
 from surefit.findings import Finding, note
+from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
 from surefit.run.run_folder import Run

@@ -14,8 +14,6 @@ from surefit.config import RunConfig
 from surefit.core.locks import lock_run
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
-from surefit.kernels.compiling import compile_layers
-from surefit.kernels.numerics import deterministic_algorithms
 from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
 from surefit.models.pretrained import OVER_THIS_MACHINE
@@ -39,9 +37,11 @@ from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
 from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
 from surefit.run.run_folder import Run, choose_folder
+from surefit.speed.compiling import compile_layers
+from surefit.speed.numerics import deterministic_algorithms
+from surefit.targets.task_spec import better_of
+from surefit.targets.tree_baseline import judge_by_trees
 from surefit.tasks.custom import needs_loss_fn
-from surefit.tasks.task_spec import better_of
-from surefit.tasks.tree_baseline import judge_by_trees
 from surefit.training.begin_run import (
     begin_run,
     check_common_folder,

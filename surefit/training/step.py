@@ -14,11 +14,11 @@ import numpy.typing as npt
 from surefit.batches.loading import from_workers, prefetch
 from surefit.batches.order import Batches, Share
 from surefit.errors import RunFailedError
-from surefit.kernels.numerics import preserved_state
 from surefit.models.call import compute_losses
 from surefit.pipeline.live_batch import DIVISOR
 from surefit.pipeline.pipeline import Job
 from surefit.run.choose_checkpoint import State
+from surefit.speed.numerics import preserved_state
 from surefit.training.engine import Engine
 from surefit.training.schedule import Place, places
 

@@ -15,8 +15,13 @@ import sklearn.metrics as sklearn
 import torch
 from seqeval.metrics.sequence_labeling import get_entities as entities_of
 
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoder import Encoder
 from surefit.pipeline.evaluation import _add, as_metric
+from surefit.targets.metrics.token_metrics import (
+    entity_tags,
+    find_entities,
+    match_entities,
+)
 from surefit.tasks import (
     causal_lm,
     feature_pretraining,
@@ -28,11 +33,6 @@ from surefit.tasks import (
     token_classification,
 )
 from surefit.tasks.classification import CLASSES, IMAGES
-from surefit.tasks.metrics.token_metrics import (
-    entity_tags,
-    find_entities,
-    match_entities,
-)
 from surefit.tasks.token_classification import ENTITY_F1
 
 

@@ -15,15 +15,15 @@ import sacrebleu
 from rouge_score import rouge_scorer
 
 import surefit
-from surefit.tasks.metrics.text_scores import (
+from surefit.targets.metrics.text_scores import (
     answer_tokens,
     corpus_scores,
     exact_match,
     rouge_l,
     token_f1,
 )
+from surefit.targets.task_spec import Sample
 from surefit.tasks.sft import scores
-from surefit.tasks.task_spec import Sample
 
 WORDS = [
     *("the", "a", "an", "The", "A", "cat", "cats", "mat", "sat.", "on,", "U.S.", "it's", "3.5"),

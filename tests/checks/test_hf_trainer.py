@@ -23,8 +23,8 @@ from transformers import (
 import surefit
 from builders import WORDS
 from surefit.checks.hf_trainer import Checkup
-from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.errors import UsageError
+from surefit.inputs.text.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from builders import WORDS, write_jsonl
 from surefit.cli import run as command
-from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.inputs.text.tokenizer import train_tokenizer
 
 ARGUMENTS = shlex.split(
     "train --data train.jsonl --model qwen --epochs 10 --augmentation_factor 3 --lora_r 16 "

@@ -30,8 +30,8 @@ from surefit.data.cache import (
 from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
 from surefit.data.cache_entry import open_entry
 from surefit.data.open_data import open_table
-from surefit.encode.store import Store
 from surefit.errors import RunFailedError, UsageError
+from surefit.inputs.store import Store
 
 TEXT = "value"
 

@@ -19,7 +19,7 @@ from surefit.data.missing_values import find_missing
 from surefit.data.open_data import open_table
 from surefit.data.table import Table
 from surefit.data.written_values import ORDERS, read_date
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoder import Encoder
 
 MARKERS = ("NA", "N/A", "#N/A", "?", "nan", "null", "-", "")
 COLUMNS = ("size", "day", "colour", "label")

@@ -18,7 +18,7 @@ from surefit.batches.order import Batches
 from surefit.data.row_arrays import take
 from surefit.data.row_parts import RowParts, hold_out
 from surefit.data.split import find_contradictions, split_by_input
-from surefit.encode.store import Store, new_store
+from surefit.inputs.store import Store, new_store
 
 FIELDS = {"input_ids": Field(("time",), "int64", 0)}
 

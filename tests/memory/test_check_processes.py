@@ -10,7 +10,7 @@ import pytest
 
 from builders import feature_rows, save_ragged
 from surefit.cli import run
-from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.memory.devices import DEVICES
 
 LLAMA = {

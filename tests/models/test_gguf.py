@@ -24,9 +24,9 @@ from builders import WORDS, assert_close, assert_same_weights, echo_rows
 from surefit.cli import run as command
 from surefit.data.cache import collect_damage, use_cache
 from surefit.data.cache_contents import list_entries
-from surefit.encode.text import tokenizer as tokenizers
-from surefit.encode.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.errors import UsageError
+from surefit.inputs.text import tokenizer as tokenizers
+from surefit.inputs.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.models import gguf_weights
 from surefit.models.gguf_weights import load_gguf, read_gguf_config
 from surefit.models.model_source import Built

@@ -18,8 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import surefit
 from builders import mostly_slow
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.tokenizer import train_tokenizer
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.models.load_shards import (
     build_empty,
     build_late,

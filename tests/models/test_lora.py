@@ -96,7 +96,7 @@ def test_ragged_batch_has_the_gradients_of_its_rows(
 ) -> None:
     """Four ragged rows in one batch, and the same rows one at a time."""
     from surefit.batches.collator import Collator
-    from surefit.tasks.metrics.token_metrics import next_token, token_loss
+    from surefit.targets.metrics.token_metrics import next_token, token_loss
 
     module = adapted(tiny(arch)).to(dtype)
     set_everything(module)

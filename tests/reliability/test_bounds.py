@@ -30,10 +30,10 @@ from surefit.data.formats import (
 )
 from surefit.data.formats.jsonl import MAX_DEPTH
 from surefit.data.open_data import open_table
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_files import decode
-from surefit.encode.text import bounded_rendering
-from surefit.encode.text.template_rendering import Template
+from surefit.inputs.chat import bounded_rendering
+from surefit.inputs.chat.template_rendering import Template
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.image.image_files import decode
 from surefit.run.run_folder import open_run
 
 DIALOGUE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]

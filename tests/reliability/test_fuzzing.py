@@ -33,8 +33,8 @@ from builders import MeanPool, feature_rows
 from surefit.config import config_yaml, make_config, parse_setting, read_yaml
 from surefit.data.cache import release_entries
 from surefit.data.open_data import open_table
-from surefit.encode.encoder import load_encoder
 from surefit.errors import SurefitError
+from surefit.inputs.encoder import load_encoder
 from surefit.report.page import render
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_state
 from surefit.run.run_folder import check_plan, open_run

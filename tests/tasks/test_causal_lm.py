@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import surefit
 from builders import encode_one, learn, write_jsonl
 from surefit.cli import run as command
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoder import Encoder
 from surefit.tasks.causal_lm import block_bounds, encode
 
 CYCLE = ["red", "green", "blue", "one", "two", "three", "cat"]

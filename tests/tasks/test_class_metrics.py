@@ -11,8 +11,8 @@ import sklearn.metrics as truth
 import torch
 
 from surefit.pipeline.evaluation import _add, _figures
-from surefit.tasks.classes import class_scores
-from surefit.tasks.metrics.class_metrics import class_metric
+from surefit.targets.classes import class_scores
+from surefit.targets.metrics.class_metrics import class_metric
 
 ROWS = 3000
 

@@ -16,10 +16,10 @@ from torch import nn
 import surefit
 from builders import mostly_slow
 from surefit.cli import run as command
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.image_files import FIRST, LAST, ChannelAxis
-from surefit.encode.images.image_planes import AS_THEY_ARE, read_planes
 from surefit.errors import FindingError, UsageError
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.image.image_files import FIRST, LAST, ChannelAxis
+from surefit.inputs.image.image_planes import AS_THEY_ARE, read_planes
 
 
 def write_rows(folder: Path, count: int, first: int = 0, name: str = "rows.csv") -> Path:

@@ -19,8 +19,8 @@ from torch import nn
 import surefit
 from surefit.batches.field import NUM_TARGETS
 from surefit.cli.predict import plain_value
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.images.mask_files import IGNORED, read_mask
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.image.mask_files import IGNORED, read_mask
 from surefit.plan.plan import Plan
 from surefit.tasks.image_segmentation import DICE, IOU, pixel_class_scores, pixel_loss
 

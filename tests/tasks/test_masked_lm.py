@@ -12,7 +12,7 @@ import pytest
 
 import surefit
 from builders import learn
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoder import Encoder
 from surefit.tasks.masked_lm import count_targets, hide
 
 FOLLOWS = {"cat": "dog", "sun": "moon", "red": "blue", "one": "two", "up": "down", "yes": "no"}

@@ -18,10 +18,10 @@ from builders import WORDS, MeanPool, feature_rows, learn, write_jsonl
 from surefit.cli import run as command
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.several_columns import join_columns
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.encoder import Encoder
-from surefit.tasks.classes import class_id, class_list, fit_classes
-from surefit.tasks.label_separator import find_separator, likely_separator
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder import Encoder
+from surefit.targets.classes import class_id, class_list, fit_classes
+from surefit.targets.label_separator import find_separator, likely_separator
 
 PARTS = ["left", "right"]
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builders import encode_one
 from chats import STYLES, chat_tokenizer, said
-from surefit.encode.encoded_row import SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.template_fitting import fit_template
-from surefit.encode.text.template_rendering import TEMPLATES
+from surefit.inputs.chat.template_fitting import fit_template
+from surefit.inputs.chat.template_rendering import TEMPLATES
+from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoder import Encoder
 from surefit.tasks.sft import encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"

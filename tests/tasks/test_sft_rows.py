@@ -13,8 +13,8 @@ from builders import encode_one, write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
 from surefit.data.open_data import open_table
-from surefit.encode.encoded_row import SkipRowError
-from surefit.encode.encoder import Encoder
+from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoder import Encoder
 from surefit.tasks.choose_task import choose_task
 from surefit.tasks.sft import encode
 

@@ -14,10 +14,10 @@ import pytest
 import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
-from surefit.encode.encoded_row import RowFaultError
-from surefit.encode.encoder import Encoder
 from surefit.errors import FindingError
-from surefit.tasks.tabular import Gathered, encode_columns
+from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder import Encoder
+from surefit.targets.tabular import Gathered, encode_columns
 
 
 def rule_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:

@@ -15,9 +15,9 @@ import torch
 import surefit
 from builders import WORDS, encode_one, learn
 from surefit.cli import run as command
-from surefit.encode.encoded_row import SkipRowError
-from surefit.encode.encoder import Encoder
-from surefit.encode.text.tokenizer import load_again, read_words_as_text, train_tokenizer
+from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.tokenizer import load_again, read_words_as_text, train_tokenizer
 from surefit.tasks import token_classification
 from surefit.tasks.token_classification import encode
 

@@ -17,8 +17,8 @@ import surefit
 from builders import echo_rows
 from surefit.batches.collate import PADDED
 from surefit.cli import run as command
-from surefit.kernels.sparse_head import SparseHead
-from surefit.tasks.metrics.token_metrics import next_token, same_token
+from surefit.speed.sparse_head import SparseHead
+from surefit.targets.metrics.token_metrics import next_token, same_token
 
 SMOOTHING = 0.2
 TEXTS = [{"text": f"{row['prompt']} {row['completion']}"} for row in echo_rows(24)]

@@ -15,9 +15,9 @@ from sklearn.metrics import r2_score
 
 import surefit
 from surefit.plan.plan import Plan
-from surefit.tasks import tree_baseline
-from surefit.tasks.numeric_columns import ColumnMatrix, feature_rows
-from surefit.tasks.tree_baseline import TREES, judge_by_trees
+from surefit.targets import tree_baseline
+from surefit.targets.numeric_columns import ColumnMatrix, feature_rows
+from surefit.targets.tree_baseline import TREES, judge_by_trees
 
 
 def product_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:

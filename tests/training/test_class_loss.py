@@ -16,8 +16,8 @@ import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import UsageError
-from surefit.tasks.class_loss import ClassLoss, class_loss, read_class_loss
-from surefit.tasks.classes import class_scores
+from surefit.targets.class_loss import ClassLoss, class_loss, read_class_loss
+from surefit.targets.classes import class_scores
 
 WEIGHTS = {"0": 0.25, "1": 3.0}  # class 2 has 1
 ROWS = sorted(feature_rows(30), key=lambda row: row["label"])[::4]  # 8 rows of all classes

@@ -19,9 +19,9 @@ from builders import MeanPool, feature_rows
 from surefit.batches.loading import from_workers
 from surefit.core import files
 from surefit.errors import FindingError, RunFailedError
-from surefit.kernels.numerics import deterministic_algorithms
 from surefit.run.checkpoints import load_checkpoint, save_checkpoint
 from surefit.run.choose_checkpoint import State, checkpoint_path, choose_checkpoint
+from surefit.speed.numerics import deterministic_algorithms
 from surefit.training import begin_run
 from surefit.training.begin_run import check_common_folder
 from surefit.training.engine import make_accelerator, make_engine

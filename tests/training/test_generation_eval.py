@@ -15,7 +15,7 @@ from surefit.errors import FindingError, RunFailedError, UsageError
 from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
-from surefit.tasks.task_spec import Generate, Sample
+from surefit.targets.task_spec import Generate, Sample
 
 
 def letters(expected: str, got: str) -> float:

@@ -14,7 +14,7 @@ import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import FindingError, UsageError
-from surefit.tasks.metrics.own_metric import make_own_metric
+from surefit.targets.metrics.own_metric import make_own_metric
 
 ROWS = feature_rows(120)
 

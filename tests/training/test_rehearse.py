@@ -72,7 +72,7 @@ def test_a_metric_that_fails_is_found_before_the_first_step(tmp_path: Path) -> N
 
 
 def test_a_metric_that_needs_more_rows_than_one_batch_is_healthy(tmp_path: Path) -> None:
-    from surefit.tasks.task_spec import Metric
+    from surefit.targets.task_spec import Metric
 
     def figure(sums: Any) -> float:
         assert sums["rows"] > 4

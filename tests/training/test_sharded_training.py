@@ -20,8 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from surefit.checks.machine import take_fsdp
 from surefit.checks.probes.gradients import find_use
-from surefit.encode.text.tokenizer import train_tokenizer
 from surefit.errors import FindingError, UsageError
+from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.models.sharding import find_units
 from surefit.plan.choose_parallel import check_divisible
 from surefit.plan.make_plan import make_plan

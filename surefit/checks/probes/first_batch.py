@@ -11,12 +11,12 @@ from surefit.checks.probes.gradients import check_choice, check_detached
 from surefit.checks.probes.perturbed_weights import stays_in_unit
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call
 from surefit.models.module_outputs import Key, Picked
 from surefit.models.transformers_models import MODEL_FAILED
+from surefit.speed.numerics import preserved_state
+from surefit.targets.task_spec import Loss
 from surefit.tasks.image_segmentation import pixel_scores
-from surefit.tasks.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch

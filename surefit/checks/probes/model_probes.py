@@ -22,7 +22,7 @@ from surefit.checks.probes.targets import check_shift
 from surefit.checks.probes.trials import check_overfit
 from surefit.errors import describe_error
 from surefit.findings import Finding, has_errors, note, rule
-from surefit.kernels.numerics import preserved_state
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     import torch

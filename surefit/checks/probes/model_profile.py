@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.findings import Finding, note
-from surefit.kernels.numerics import largest_difference, preserved_state, tolerance_of
+from surefit.speed.numerics import largest_difference, preserved_state, tolerance_of
 
 if TYPE_CHECKING:
     import torch

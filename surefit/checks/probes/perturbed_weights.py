@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from surefit.kernels.numerics import preserved_state
 from surefit.models.call import Call
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     import torch

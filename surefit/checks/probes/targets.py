@@ -22,7 +22,7 @@ from surefit.models.auxiliary_loss import CrossEntropies, find_auxiliary_loss
 from surefit.models.call import Call, has_module_loss
 from surefit.models.module_outputs import OutputReader
 from surefit.models.transformers_models import quiet_transformers
-from surefit.tasks.task_spec import Loss
+from surefit.targets.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,8 @@ from surefit.checks.probes.model_profile import Batch, ModelProfile, differ, tol
 from surefit.data.cache import scratch_in_cache
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding, note, rule
-from surefit.kernels.numerics import preserved_state
 from surefit.pipeline.row_groups import Together
+from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
     import torch

@@ -1,1 +1,0 @@
-"""Text: tokenizers, chat templates, dialogues."""

@@ -1,0 +1,297 @@
+"""Audio as the input of a row: a waveform, a log-mel spectrogram, or its extractor's features."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import Field
+from surefit.data.cell_files import AUDIO, is_empty, names_files
+from surefit.data.column_types import is_text
+from surefit.data.column_values import holds_amounts
+from surefit.data.several_columns import extra_roles
+from surefit.data.table import Table
+from surefit.inputs.audio.audio_files import Waveform, read_waveform
+from surefit.inputs.encoded_row import (
+    DropReason,
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+    refuse_overlong,
+)
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_sequences import Spread
+from surefit.inputs.row_input import RowInput
+
+Floats = npt.NDArray[np.float32]
+WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
+FLOOR = 1e-6
+"""Energies below it count as silence."""
+SILENCE = float(np.log(FLOOR))
+FRAMES_AT_ONCE = 512
+"""So that memory does not depend on the length."""
+
+
+def hop(rate: int) -> int:
+    """Samples from one frame to the next."""
+    return max(1, round(rate * HOP_SECONDS))
+
+
+def num_frames(num_samples: int, rate: int) -> int:
+    """How many frames a waveform has.
+
+    >>> num_frames(16_000, 16_000)
+    101
+    """
+    return 1 + num_samples // hop(rate)
+
+
+def log_mel(waveform: Floats, rate: int, num_mels: int) -> Floats:
+    """The logarithm of the energy in each mel band, (mels, frames).
+
+    >>> tone = np.sin(np.arange(800) * 2 * np.pi * 1000 / 8000).astype(np.float32)
+    >>> log_mel(tone, 8000, 40).shape, int(log_mel(tone, 8000, 40).mean(1).argmax())
+    ((40, 11), 18)
+    """
+    size, step = round(rate * WINDOW_SECONDS), hop(rate)
+    padded = np.pad(waveform, (size // 2, size))
+    count = num_frames(len(waveform), rate)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, size)[::step][:count]
+    filters, window = mel_filters(rate, num_mels), np.hanning(size + 1)[:-1]
+    window /= np.sqrt((window**2).sum())
+    made = np.empty((num_mels, count), np.float32)
+    for start in range(0, count, FRAMES_AT_ONCE):
+        chunk = frames[start : start + FRAMES_AT_ONCE] * window
+        power = np.abs(np.fft.rfft(chunk, _transform_size(rate))) ** 2
+        made[:, start : start + len(chunk)] = np.log(np.maximum(filters @ power.T, FLOOR))
+    return made
+
+
+def _transform_size(rate: int) -> int:
+    """A power of 2 of at least two windows, so that low mel bands have frequencies of their own."""
+    return 1 << (2 * round(rate * WINDOW_SECONDS) - 1).bit_length()
+
+
+@cache
+def mel_filters(rate: int, num_mels: int) -> npt.NDArray[np.float64]:
+    """Triangles that are equally spaced in mels, (mels, frequencies)."""
+    frequencies = np.linspace(0, rate / 2, _transform_size(rate) // 2 + 1)
+    mels = np.linspace(0, float(2595 * np.log10(1 + rate / 2 / 700)), num_mels + 2)
+    edges = 700 * (10 ** (mels / 2595) - 1)
+    low, center, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising = (frequencies - low) / (center - low)
+    falling = (high - frequencies) / (high - center)
+    return np.maximum(0, np.minimum(rising, falling))
+
+
+KIND = "feature_extractor_type"
+"""The key of transformers' preprocessor_config.json that names the class."""
+
+
+@dataclass(frozen=True)
+class AudioFormat:
+    """How audio becomes one column of a row, with the axes that the model expects.
+
+    With an `extractor`, transformers' feature extractor makes it. Otherwise it is the waveform, or
+    with `mels` the log-mel spectrogram, minus `mean`, divided by `std`.
+    """
+
+    rate: int
+    seconds: float
+    """How much of a row is read; the rest is truncated."""
+    column: str = "input_values"
+    axes: tuple[str, ...] = ("time",)
+    mels: int | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    fixed: bool = False
+    """Whether shorter rows are padded with silence, so that all have one length."""
+    least_samples: int = 1
+    """Shorter rows are padded with silence: the model's first layers need as many."""
+    extractor: Mapping[str, Any] | None = None
+    masked: bool = True
+    """Whether the model gets an attention mask."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the model's config that follow from the extractor, for an untrained model."""
+
+    @property
+    def most_samples(self) -> int:
+        """How many samples of a row are read."""
+        return max(1, round(self.seconds * self.rate))
+
+    @property
+    def batch_field(self) -> Field:
+        """How the column is batched: padded with silence."""
+        pad = 0.0 if self.mels is None else (SILENCE - self.mean) / self.std
+        if self.extractor is not None:
+            pad = float(self.extractor.get("padding_value", 0.0))
+        return Field(self.axes, "float32", pad, masked=self.masked)
+
+    def waveform(self, value: Any) -> tuple[Waveform, int]:
+        """The samples that the model gets, and how many are truncated."""
+        made, total = read_waveform(value, self.rate, self.most_samples)
+        if not len(made):
+            return made, 0
+        missing = (self.most_samples if self.fixed else self.least_samples) - len(made)
+        return np.pad(made, (0, max(0, missing))), max(0, total - self.most_samples)
+
+    def values(self, waveform: Waveform) -> Floats:
+        """The column of a row."""
+        if self.extractor is not None:
+            made = extract(self.extractor, waveform)
+            if "attention_mask" not in made or self.axes[0] != "time":
+                return made[self.column]
+            return made[self.column][: int(made["attention_mask"].sum())]  # without its padding
+        if self.mels is None:
+            return arranged(waveform, ("time",), self.axes)
+        spectrum = (log_mel(waveform, self.rate, self.mels) - self.mean) / self.std
+        return arranged(spectrum.astype(np.float32), ("mel", "time"), self.axes)
+
+    def positions(self, num_samples: int) -> int:
+        """How many time steps of the column so many samples are."""
+        return num_samples if self.mels is None else -(-num_samples // hop(self.rate))
+
+
+def arranged(values: Floats, own: tuple[str, ...], wanted: tuple[str, ...]) -> Floats:
+    """An array with axes in another order; an axis that it does not have gets length 1.
+
+    >>> arranged(np.zeros((64, 10), np.float32), ("mel", "time"), ("time", "mel")).shape
+    (10, 64)
+    """
+    ordered = values.transpose([own.index(axis) for axis in wanted if axis in own])
+    for place, axis in enumerate(wanted):
+        if axis not in own:
+            ordered = np.expand_dims(ordered, place)
+    return np.ascontiguousarray(ordered)
+
+
+def read_audio_format(state: Mapping[str, Any]) -> AudioFormat:
+    """An AudioFormat from the result of `asdict`."""
+    return AudioFormat(**{**state, "axes": tuple(state["axes"])})
+
+
+def extract(state: Mapping[str, Any], waveform: Waveform) -> dict[str, Floats]:
+    """What transformers' feature extractor makes of one row, by column."""
+    made = _extractor(json.dumps(dict(state), sort_keys=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # mel bands without a frequency of their own
+        found = made(waveform, sampling_rate=made.sampling_rate, return_tensors="np")
+    return {name: np.asarray(value[0]) for name, value in found.items()}
+
+
+@cache
+def _extractor(state: str) -> Any:
+    import transformers
+
+    settings = json.loads(state)
+    return getattr(transformers, settings.pop(KIND))(**settings)
+
+
+def extracted_form(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Column, axes and mask of what an extractor makes, found by trying two lengths.
+
+    >>> extracted_form({KIND: "Wav2Vec2FeatureExtractor"})["axes"]
+    ['time']
+    """
+    rate = state.get("sampling_rate", 16_000)
+    long, short = (extract(state, np.zeros(size, np.float32)) for size in (rate, rate // 2))
+    column = next(name for name in long if name.startswith("input"))
+    shapes = zip(long[column].shape, short[column].shape, strict=True)
+    axes = ["time" if a != b else f"{column}.{n}" for n, (a, b) in enumerate(shapes)]
+    masked = "time" in axes and bool(state.get("return_attention_mask"))
+    return {"column": column, "axes": axes, "masked": masked}
+
+
+SAMPLE_ROWS = 256
+"""Rows whose spectrograms give mean and standard deviation."""
+
+
+def holds_audio(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the audio column holds audio or, if it is text, names of audio files."""
+    column = roles["audio"]
+    return not is_text(table.column_type(column)) or names_files(table, column, AUDIO)
+
+
+class AudioReader:
+    """Passes rows on; of every n-th, the log-mel spectrograms are measured on the way."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.form = read_audio_format(encoder.settings["audio"])
+        self._roles = ("audio", *extra_roles(encoder.roles))
+        self.spread = Spread()
+        self._stride = 1
+
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, unchanged; unreadable files are reported later, by the encoding."""
+        plain = replace(self.form, axes=("time", "mel"), fixed=False)
+        roles = self._roles if self.form.mels is not None else ()
+        for place, row in enumerate(rows):
+            for role in roles if place % self._stride == 0 else ():
+                if is_empty(row[role]):
+                    continue
+                with suppress(RowFaultError):
+                    waveform, _ = plain.waveform(row[role])
+                    self.spread.add(plain.values(waveform).reshape(-1, 1))
+                if self.spread.rows >= SAMPLE_ROWS * self._stride:
+                    self._stride *= 2
+            yield row
+
+    def fitted(self) -> dict[str, Any]:
+        """The form, with the mean and the standard deviation of all values of spectrograms."""
+        form = self.form
+        if form.mels is not None and self.spread.steps:
+            fitted = self.spread.fitted()
+            form = replace(form, mean=fitted["feature_mean"][0], std=fitted["feature_scale"][0])
+        return {"audio": {**asdict(form), "axes": list(form.axes)}}
+
+
+def encode_audio(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
+    """What the model reads of the audio, and the targets of the row."""
+    form = read_audio_format(encoder.fitted["audio"])
+    waveform, truncated = form.waveform(row["audio"])
+    if not len(waveform):
+        raise SkipRowError(DropReason.EMPTY)
+    if truncated:
+        limit = f"audio.seconds is {form.seconds:g}"
+        samples = len(waveform) + truncated
+        refuse_overlong(samples, encoder, "samples", encoder.roles["audio"], limit)
+    columns = {form.column: form.values(waveform), **targets}
+    return encoded(columns, truncated=form.positions(truncated))
+
+
+def audio_fields(encoder: Encoder) -> dict[str, Field]:
+    """The column that the model reads."""
+    state = encoder.fitted.get("audio") or encoder.settings.get("audio")
+    form = read_audio_format(state) if state else AudioFormat(16_000, 1.0)
+    return {form.column: form.batch_field}
+
+
+def audio_config(encoder: Encoder) -> dict[str, Any]:
+    """What the audio sets in a transformers config."""
+    return {
+        # drawn by NumPy's global generator, so that no run could be resumed exactly
+        "apply_spec_augment": False,
+        **encoder.fitted["audio"]["config"],
+    }
+
+
+AUDIO_INPUT = RowInput(
+    "audio",
+    encode_audio,
+    audio_fields,
+    "AutoModelForAudioClassification",
+    AudioReader,
+    audio_config,
+    takes=holds_audio,
+    holds_amounts=partial(holds_amounts, whole=False),
+    section="audio",
+)

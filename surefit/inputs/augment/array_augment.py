@@ -1,0 +1,210 @@
+"""Training rows of arrays, augmented anew in each epoch: a pure function of (seed, epoch, row)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.errors import RunFailedError, describe_error
+from surefit.inputs.augment.array_changes import (
+    MIXES,
+    ImageChanges,
+    SeriesChanges,
+    describe_image,
+    describe_mix,
+    describe_series,
+    draw_mix,
+    mix,
+    mix_values,
+)
+from surefit.inputs.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
+from surefit.inputs.store import Store
+
+Array = npt.NDArray[Any]
+ReadRow = Callable[[int], Mapping[str, Any]]
+"""A row of a Store, as it is read in an epoch."""
+OwnArrayChange = Callable[[Array, np.random.Generator], Array]
+
+PURPOSE = 1
+"""Tells these draws from those of a task, which go by (seed, epoch, row, copy) as well."""
+
+
+@dataclass(frozen=True)
+class ArrayAugment:
+    """How the rows of a training Store are augmented; the Store itself has them as they are."""
+
+    train: Store
+    seed: int
+    kind: ImageChanges | SeriesChanges
+    function: OwnArrayChange | None = None
+    further: tuple[ImageChanges | SeriesChanges, ...] = ()
+    """Of further columns of the same role: changed alike, each by the same random numbers."""
+
+    def in_epoch(self, epoch: int) -> EpochRows:
+        """The rows of the Store as they are trained on in an epoch."""
+        return EpochRows(self, epoch)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether rows are mixed with others."""
+        return any(name in self.kind.changes for name in MIXES)
+
+    def row(self, index: int, epoch: int, read: ReadRow | None = None) -> dict[str, Any]:
+        """A row as it is trained on in an epoch; `read` gives rows that no Store has."""
+        read = read or self.train.row
+        made, draws = self._changed(index, epoch, read(index))
+        if "mixup" not in draws[0]:
+            return made
+        partner = draws[0]["partner"]  # as it is in this epoch itself
+        other, _ = self._changed(partner, epoch, read(partner))
+        for kind in (self.kind, *self.further):
+            self._check_shapes(kind.column, (index, partner), (made, other))
+        mixed = mix(made, other, self.kind.column, draws[0])
+        for kind, drawn in zip(self.further, draws[1:], strict=True):
+            column = kind.column
+            mixed[column] = mix_values(made[column], other[column], drawn)
+        return mixed
+
+    def drawn(
+        self,
+        index: int,
+        epoch: int,
+        shape: tuple[int, ...] | None = None,
+        kind: ImageChanges | SeriesChanges | None = None,
+    ) -> dict[str, Any]:
+        """What is drawn for a row in an epoch; its partner is any row of the Store.
+
+        A further `kind` draws the same random numbers: equal shapes are changed equally.
+        """
+        kind, rng = kind or self.kind, self._rng(index, epoch)
+        shape = self.train.value(kind.column, index).shape if shape is None else shape
+        drawn = kind.draw(shape, rng)
+        mixed = draw_mix(kind.changes, shape, rng)
+        partner = {"partner": int(rng.integers(len(self.train)))} if mixed else {}
+        return {**drawn, **mixed, **partner}
+
+    def describe(self, index: int, epoch: int) -> str:
+        """What is drawn for a row in an epoch, in words."""
+        drawn = self.drawn(index, epoch)
+        if "partner" in drawn:
+            drawn["partner"] = int(self.train.source_row[drawn["partner"]])
+        words = describe_image if isinstance(self.kind, ImageChanges) else describe_series
+        own = [f"{_name(self.function)} called"] if self.function is not None else []
+        return ", ".join([*words(drawn), *own, *describe_mix(drawn)]) or "unchanged"
+
+    def _rng(self, index: int, epoch: int, *more: int) -> np.random.Generator:
+        number, copy = int(self.train.source_row[index]), int(self.train.copy[index])
+        return np.random.default_rng([self.seed, epoch, number, copy, PURPOSE, *more])
+
+    def _changed(
+        self, index: int, epoch: int, row: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The row after all changes but the mixing, and what was drawn for each column."""
+        kinds = (self.kind, *self.further)
+        draws = [self.drawn(index, epoch, row[kind.column].shape, kind) for kind in kinds]
+        made = self.kind.apply(row, draws[0])
+        for kind, drawn in zip(self.further, draws[1:], strict=True):
+            made |= kind.apply({kind.column: made[kind.column]}, drawn)
+        if self.function is None:
+            return made, draws
+        for kind in kinds:
+            rng = self._rng(index, epoch, 1)  # of its own: built-in changes do not move its draws
+            made = {**made, kind.column: self._call_own(made[kind.column], rng, index, kind)}
+        return made, draws
+
+    def _check_shapes(
+        self, column: str, rows: tuple[int, int], made: tuple[Mapping[str, Any], Mapping[str, Any]]
+    ) -> None:
+        """Refuse to mix rows of different shapes, as live ones may become in a later epoch."""
+        shapes = [list(row[column].shape) for row in made]
+        if shapes[0] != shapes[1]:
+            numbers = [int(self.train.source_row[place]) for place in rows]
+            raise AugmentError(
+                f"rows {numbers[0]} and {numbers[1]} are of the shapes {shapes[0]} and "
+                f"{shapes[1]}, and rows of one shape alone can be mixed.",
+                "Let the data give rows of one shape, or leave mixup and cutmix out.",
+            )
+
+    def _call_own(
+        self,
+        array: Array,
+        rng: np.random.Generator,
+        index: int,
+        kind: ImageChanges | SeriesChanges,
+    ) -> Array:
+        assert self.function is not None
+        row, name = int(self.train.source_row[index]), _name(self.function)
+        fix = AUGMENT_FUNCTION_FAILED.fix
+        try:
+            made = kind.call_own(self.function, array, rng)
+            changed = made.astype(np.float32)
+        except Exception as error:
+            said = f"row {row}: {name} raised {describe_error(error)}"[:300]
+            raise AugmentError(said, fix) from error
+        if made.shape != array.shape:
+            said = f"row {row}: {name} returned shape {[*made.shape]}; expected {[*array.shape]}."
+            raise AugmentError(said, fix)
+        if not np.isfinite(changed).all():
+            raise AugmentError(f"row {row}: {name} returned NaN or infinite values.", fix)
+        return np.ascontiguousarray(changed)
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """The augmented rows of an epoch, read as those of a Store are."""
+
+    augment: ArrayAugment
+    epoch: int
+
+    @property
+    def stored(self) -> Store:
+        """The Store, with the rows as they are."""
+        return self.augment.train
+
+    @property
+    def num_targets(self) -> Array:
+        """How many targets each row has."""
+        return self.augment.train.num_targets
+
+    @property
+    def source_row(self) -> Array:
+        """The number of each row in the data."""
+        return self.augment.train.source_row
+
+    @property
+    def copy(self) -> Array:
+        """The number of each row among its augmented copies."""
+        return self.augment.train.copy
+
+    def rows(self, indices: Sequence[int] | Array) -> list[dict[str, Any]]:
+        """Several rows."""
+        self.augment.train.check_files()
+        return [self.augment.row(int(index), self.epoch) for index in indices]
+
+    def change(self, index: int, read: ReadRow) -> dict[str, Any]:
+        """A row that `read` gives, and no Store has, as it is trained on in this epoch."""
+        return self.augment.row(index, self.epoch, read)
+
+    def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
+        """Several rows, column by column."""
+        rows = self.rows(indices)
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+class AugmentError(RunFailedError):
+    """A user's own change that failed on a row."""
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two augmented rows are equal to the bit."""
+    return one.keys() == other.keys() and all(
+        np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes() for name in one
+    )

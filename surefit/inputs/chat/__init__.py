@@ -1,0 +1,1 @@
+"""Chat: messages, templates, dialogues to labelled tokens."""

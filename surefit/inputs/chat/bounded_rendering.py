@@ -1,0 +1,200 @@
+"""Limits for chat templates, which come with models of strangers: time, memory and size of text.
+
+A template is rendered in this process, row by row, in about 100 µs. A thread watches the CPU time
+of a rendering and interrupts it; the kernel refuses large allocations meanwhile. Powers of
+integers, which nothing can interrupt, are refused beforehand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from surefit.errors import FindingError
+from surefit.findings import rule
+from surefit.inputs.chat.messages import Message
+
+UNUSABLE_TEMPLATE = rule(
+    "SF274",
+    "error",
+    "unusable template",
+    why="It is not valid Jinja, needs what the sandbox forbids, fails on a dialogue, or takes more "
+    "time or memory than any template needs.",
+    fix="Correct it, or choose another one with template (template=chatml, for example).",
+)
+
+MAX_SECONDS = 10.0
+"""CPU time of one rendering."""
+MAX_BYTES = 1 << 30
+"""Memory that one rendering may take."""
+MAX_CHARACTERS = 1 << 24
+MAX_PRECISION = 20
+_LOOK_SECONDS = 0.25
+_IDLE_LOOKS = 20
+
+Made = TypeVar("Made")
+
+
+class _InterruptedRendering(BaseException):
+    """Raised in the thread that renders; no handler of `Exception` may catch it."""
+
+
+def check_template(text: str) -> None:
+    """Refuse powers, and rounding to a computed precision: they cannot be interrupted."""
+    from jinja2 import Environment, TemplateError
+
+    skipped = ("whitespace", "comment", "comment_begin", "comment_end")
+    try:
+        tokens = [
+            (value, line) for line, kind, value in Environment().lex(text) if kind not in skipped
+        ]
+    except (TemplateError, RecursionError):
+        return  # reported when it is rendered
+    for place, (value, line) in enumerate(tokens):
+        before = tokens[place - 1][0] if place else ""
+        after = [each for each, _ in tokens[place + 1 : place + 4]]
+        if value == "**" and before not in ("(", ","):
+            raise _exceeds(f"line {line} has a power (**)")
+        if value == "round" and before == "|" and after[:1] == ["("] and not _is_small(after):
+            raise _exceeds(f"line {line} rounds to more than {MAX_PRECISION} places")
+
+
+def _is_small(arguments: Sequence[str]) -> bool:
+    """Whether the first argument after a bracket is a small number, or there is none."""
+    if arguments[1:2] == [")"] or len(arguments) < 3:
+        return True
+    _, first, after = arguments
+    return (
+        after in (",", ")") and first.isdecimal() and len(first) < 3 and int(first) <= MAX_PRECISION
+    )
+
+
+def render_bounded(
+    template: str, messages: Sequence[Message], tools: Any, more: Mapping[str, Any]
+) -> tuple[str, list[tuple[int, int]]]:
+    """The text of a dialogue and its generation blocks; an error beyond time, memory or size."""
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    render = partial(render_jinja_template, [list(messages)], tools, chat_template=template, **more)
+    try:
+        with _memory:
+            rendered, spans = _watcher.watch(render)
+    except _InterruptedRendering:
+        raise _exceeds(f"it takes more than {MAX_SECONDS:g} s for one row") from None
+    except MemoryError:
+        what = f"it takes more than {MAX_BYTES >> 30} GB of memory for one row"
+        raise _exceeds(what) from None
+    if len(rendered[0]) > MAX_CHARACTERS:
+        raise _exceeds(f"it writes {len(rendered[0]):,} characters for one row")
+    return rendered[0], list(spans[0]) if spans else []
+
+
+def _exceeds(what: str) -> FindingError:
+    return UNUSABLE_TEMPLATE.error(f"The chat template exceeds its limits: {what}.")
+
+
+@dataclass
+class _Watcher:
+    """A thread that interrupts renderings; it ends when there is nothing to watch."""
+
+    running: dict[int, float] = field(default_factory=dict)
+    """CPU time of each rendering's thread when it began; endless once it is interrupted."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    thread: threading.Thread | None = None
+    process: int = 0
+
+    def watch(self, render: Callable[[], Made]) -> Made:
+        """Run `render` in this thread, until it has used up its CPU time."""
+        if self.thread is None or self.process != os.getpid():
+            self._start()
+        own = threading.get_ident()
+        self.running[own] = time.thread_time()
+        try:
+            return render()
+        finally:
+            with self.lock:
+                self.running.pop(own, None)
+
+    def _start(self) -> None:
+        if self.process != os.getpid():  # a fork has neither the thread nor its renderings
+            self.lock, self.running, self.process = threading.Lock(), {}, os.getpid()
+        self.thread = threading.Thread(target=self._look, name="surefit-template", daemon=True)
+        self.thread.start()
+
+    def _look(self) -> None:
+        idle = 0
+        while idle < _IDLE_LOOKS:
+            time.sleep(_LOOK_SECONDS)
+            with self.lock:
+                idle = 0 if self.running else idle + 1
+                for ident, began in list(self.running.items()):
+                    if _cpu_seconds(ident) > began + MAX_SECONDS:
+                        self.running[ident] = math.inf
+                        thread, error = (
+                            ctypes.c_ulong(ident),
+                            ctypes.py_object(_InterruptedRendering),
+                        )
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+        self.thread = None
+
+
+def _cpu_seconds(ident: int) -> float:
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+    except (AttributeError, OSError):  # not on this system, or the thread has ended
+        return 0.0
+
+
+@dataclass
+class _MemoryBound:
+    """While any rendering runs, the kernel refuses address space beyond a bound."""
+
+    depth: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    before: tuple[int, int] = (-1, -1)
+    status: int = -1
+    process: int = 0
+
+    def __enter__(self) -> None:
+        if self.process != os.getpid():
+            self._open()
+        if self.status < 0:
+            return
+        import resource
+
+        with self.lock:
+            self.depth += 1
+            if self.depth > 1:
+                return
+            self.before = resource.getrlimit(resource.RLIMIT_AS)
+            pages = int(os.pread(self.status, 64, 0).split()[0])
+            bound = pages * resource.getpagesize() + MAX_BYTES
+            if self.before[0] < 0 or bound < self.before[0]:
+                resource.setrlimit(resource.RLIMIT_AS, (bound, self.before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        if self.status < 0:
+            return
+        import resource
+
+        with self.lock:
+            self.depth -= 1
+            if not self.depth:
+                resource.setrlimit(resource.RLIMIT_AS, self.before)
+
+    def _open(self) -> None:
+        self.depth, self.lock, self.process = 0, threading.Lock(), os.getpid()
+        try:
+            self.status = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # not on this system
+            self.status = -1
+
+
+_watcher, _memory = _Watcher(), _MemoryBound()

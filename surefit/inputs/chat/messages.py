@@ -1,0 +1,321 @@
+"""Dialogues in any form (OpenAI's `messages`, ShareGPT's turns) to messages of one form.
+
+A template gets tools and calls as OpenAI has them: `{"type": "function", "function": {…}}`, with
+arguments as an object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from surefit.data.stored_messages import (
+    JSON,
+    as_messages,
+    is_python_text,
+    parse_json,
+    without_missing,
+)
+from surefit.findings import rule
+from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+
+EMPTY_PROMPT_OR_ANSWER = rule(
+    "SF270",
+    "warning",
+    "answer or prompt missing",
+    why="A row without a prompt or an answer cannot be trained on; it is dropped.",
+    fix="Add the missing text to the named row, or delete the row.",
+    accept="The rows are dropped.",
+)
+
+UNREADABLE_MESSAGE = rule(
+    "SF272",
+    "warning",
+    "invalid messages",
+    why="A message needs a known role, and text as its content. Templates expect one system "
+    "message, then user and assistant in turn, and tool messages after an assistant. Other rows "
+    "are dropped.",
+    fix="Correct the named message, or the order of the messages.",
+    accept="The rows are dropped.",
+)
+
+CALL_KEPT_AS_TEXT = rule(
+    "SF166",
+    "warning",
+    "tool call that is not JSON",
+    why=(
+        "A template cannot write a call without a name, or arguments that are no JSON object. "
+        "They are trained on as the text that they are."
+    ),
+    fix='Write the call as JSON: {"name": …, "arguments": {…}}, or a list of such objects.',
+    accept="The calls are trained on as text.",
+)
+
+Message = dict[str, Any]
+"""`role` and `content`, both text, and other keys that a template may read (`tool_calls`)."""
+
+FUNCTION = "function"
+ROLE_NAMES = {
+    "system": ("system", "developer"),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt"),
+    "tool": (
+        *("tool", "function", "observation", "function_response", "tool_response", "tool_result"),
+        *("function_result", "ipython"),
+    ),
+}
+"""A role, and its names in the data."""
+CALLS = ("function_call", "tool_call", "tool_calls", "function-call")
+"""Names of turns in which an assistant calls a tool: the call is the text of the turn."""
+CALL_FIELDS = ("tool_calls", "function_call")
+"""Fields of messages that hold calls, the usual one first."""
+
+_ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
+_ROLES |= dict.fromkeys(CALLS, "assistant")
+_NEXT = {
+    "": ("system", "user"),
+    "system": ("user",),
+    "user": ("assistant",),
+    "assistant": ("user", "tool"),
+    "tool": ("tool", "assistant"),
+}
+"""The roles that may follow each role."""
+
+
+def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message]:
+    """The messages of a row, up to its last answer; a row with faulty ones is skipped.
+
+    With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
+    it, if there is one.
+    """
+    messages: list[Message] = []
+    before = ""
+    for place, turn in enumerate(_read_turns(turns, column)):
+        message = _read_message(turn)
+        if isinstance(message, str):
+            raise _unreadable(f"message {place} {message}", column)
+        role = message["role"]
+        if before == "assistant" and _name_of(turn) in CALLS:
+            answer = messages[-1]
+            content = "\n".join(text for text in (answer["content"], message["content"]) if text)
+            joined = [*answer.get("tool_calls", ()), *message.get("tool_calls", ())]
+            more = {"tool_calls": joined} if joined else {}
+            messages[-1] = {**answer, "content": content, **more}
+            continue
+        if role not in _NEXT[before]:
+            after = f"comes after {before}" if before else "comes first"
+            fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
+            raise _unreadable(fault, column)
+        messages.append(message)
+        before = role
+    if predicting and before == "system":
+        raise _empty("there is nothing to answer", column)
+    if predicting:
+        return messages[:-1] if before == "assistant" else messages
+    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    if not answers:
+        raise _empty("no message is an assistant's", column)
+    for place in answers:
+        if not messages[place]["content"].strip() and not messages[place].get("tool_calls"):
+            raise _empty(f"message {place} (assistant) is empty", column)
+    return messages[: answers[-1] + 1]
+
+
+def _read_turns(value: Any, column: str) -> Sequence[Any]:
+    """The messages as the data has them; a row without a list of messages is skipped."""
+    turns: Sequence[Any] | None = as_messages(value)
+    if turns is None or len(turns) == 0:
+        raise _empty("there are no messages", column)
+    if isinstance(turns, str):
+        raise _unreadable(f"{shown(turns)} is not a list of messages", column)
+    return turns
+
+
+def _empty(what: str, column: str) -> SkipRowError:
+    return SkipRowError(DropReason.EMPTY, RowFaultError(EMPTY_PROMPT_OR_ANSWER, what, column))
+
+
+def _unreadable(fault: str, column: str) -> SkipRowError:
+    return SkipRowError(DropReason.BAD_MESSAGES, RowFaultError(UNREADABLE_MESSAGE, fault, column))
+
+
+def _name_of(turn: Any) -> str:
+    """The role of a message of the data, under the name that the data has for it."""
+    name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
+    return name.lower() if isinstance(name, str) else ""
+
+
+def is_answer(turn: Any) -> bool:
+    """Whether a message of the data is an assistant's."""
+    return _ROLES.get(_name_of(turn)) == "assistant"
+
+
+def is_prompt(turn: Any) -> bool:
+    """Whether a message of the data is a user's."""
+    return _ROLES.get(_name_of(turn)) == "user"
+
+
+def has_unread_call(turns: Any) -> bool:
+    """Whether a call of a tool is no JSON with a name and arguments, so that it stays text."""
+    for turn in turns:
+        calls = _calls_of(turn)
+        if not calls and _name_of(turn) in CALLS:
+            text = turn.get("value") or turn.get("content") or ""
+            calls = calls_in(text) or text if isinstance(text, str) else None
+        for call in read_calls(calls) if calls else ():
+            given = _function(call).get("arguments") if has_name(call) else "unnamed"
+            if isinstance(given, str) and given.strip():
+                return True
+    return False
+
+
+def _calls_of(turn: Mapping[str, Any]) -> Any:
+    """The calls in a field of a message of the data, which may be stored as JSON."""
+    names = [
+        name for name, value in turn.items() if value and name.removesuffix(JSON) in CALL_FIELDS
+    ]
+    return next(iter(without_missing({names[0]: turn[names[0]]}).values())) if names else None
+
+
+def _read_message(turn: Any) -> Message | str:
+    """One message with `role` and `content` as text, or a text that says what is wrong with it."""
+    if not isinstance(turn, Mapping):
+        return f"is {shown(turn)}; expected an object with role and content"
+    values = without_missing(turn)
+    name = values.pop("role", None) or values.pop("from", None)
+    values.pop("from", None)
+    if name is None:
+        return "has no role"
+    role = _ROLES.get(name.lower()) if isinstance(name, str) else None
+    if role is None:
+        return f"has the role {shown(name)}; known are {', '.join(_ROLES)}"
+    content = values.pop("content", None)
+    content = values.pop("value", None) if content is None else content
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = _joined(content)
+    tool_calls, function_call = (values.pop(name, None) for name in CALL_FIELDS)
+    calls = tool_calls or function_call
+    if _name_of(turn) in CALLS and isinstance(content, str) and not calls:
+        calls = calls_in(content)
+        content = "" if calls else content
+    calls = read_calls(calls) if calls else None
+    if calls and not all(map(has_name, calls)) and not isinstance(content, list | Mapping):
+        content, calls = "\n".join(filter(None, (content, text_of(calls)))), None
+    if content is None and not calls:
+        return f"({role}) has no content"
+    if content is not None and not isinstance(content, str):
+        return f"({role}) has the content {shown(content)}; expected text"
+    if role == "user" and not (content or "").strip():
+        return "(user) is empty"
+    if calls:
+        values["tool_calls"] = calls
+    return {"role": role, "content": content or "", **values}
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """The text of content in parts; the parts unchanged if one is not text."""
+    given = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    texts = [text for text in given if isinstance(text, str)]
+    return "".join(texts) if texts and len(texts) == len(parts) else parts
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut to 60 characters."""
+    text = value if isinstance(value, str) and is_python_text(value) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def read_tools(value: Any, column: str) -> list[Any] | None:
+    """The tools of a row, given as objects or as JSON; None if there are none."""
+    tools = without_missing(parse_json(value) if isinstance(value, str) else value)
+    if not tools or (isinstance(tools, str) and not tools.strip()):
+        return None
+    listed = [tools] if isinstance(tools, Mapping) and _is_definition(tools) else tools
+    if isinstance(listed, list) and all(isinstance(tool, Mapping) for tool in listed):
+        return [
+            {"type": FUNCTION, FUNCTION: tool}
+            if _is_definition(tool) and FUNCTION not in tool and "type" not in tool
+            else tool
+            for tool in listed
+        ]
+    raise _unreadable(f"the tools are {shown(tools)}; expected a list of objects", column)
+
+
+def _is_definition(tool: Mapping[str, Any]) -> bool:
+    return "name" in tool or isinstance(tool.get(FUNCTION), Mapping)
+
+
+def read_calls(calls: Any) -> list[Any]:
+    """Tool calls with their arguments as objects instead of JSON text."""
+    parsed = parse_json(calls) if isinstance(calls, str) else calls
+    listed = [parsed] if isinstance(parsed, Mapping) else parsed
+    return [_read_call(call) for call in listed] if isinstance(listed, list) else [parsed]
+
+
+def _read_call(call: Any) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    inner = call.get(FUNCTION, call)
+    if isinstance(inner, str) and "arguments" in call:  # {"function": "name", "arguments": …}
+        inner = {"name": inner, "arguments": call["arguments"]}
+        call = {name: value for name, value in call.items() if name not in (FUNCTION, "arguments")}
+        call = {**call, FUNCTION: inner}
+    if not isinstance(inner, Mapping):
+        return call
+    if (
+        "name" in inner
+        and "arguments" not in inner
+        and isinstance(inner.get("parameters"), Mapping)
+    ):
+        kept = {name: value for name, value in inner.items() if name != "parameters"}
+        inner = {**kept, "arguments": inner["parameters"]}
+    if isinstance(inner.get("arguments"), str):
+        inner = {**inner, "arguments": parse_json(inner["arguments"])}
+    if FUNCTION in call:
+        return {"type": FUNCTION, **call, FUNCTION: inner}
+    is_call = isinstance(inner.get("name"), str) and "arguments" in inner
+    return {"type": FUNCTION, FUNCTION: inner} if is_call else inner
+
+
+def has_name(value: Any) -> bool:
+    """Whether a call or a tool has a name; a template cannot write any other."""
+    inner = _function(value)
+    return isinstance(inner, Mapping) and isinstance(inner.get("name"), str)
+
+
+def text_of(calls: list[Any]) -> str:
+    """Calls that have no name, as the text that the data has.
+
+    >>> text_of(["find(Paris)", {"city": "Rome"}])
+    'find(Paris)\\n{"city": "Rome"}'
+    """
+    return "\n".join(
+        call if isinstance(call, str) else json.dumps(call, ensure_ascii=False, default=str)
+        for call in calls
+    )
+
+
+def calls_in(text: str) -> list[Any] | None:
+    """The calls that a ShareGPT turn `function_call` has as its text; None if it has none.
+
+    >>> calls_in('{"name": "f", "arguments": "{\\\\"x\\\\": 1}"}')
+    [{'type': 'function', 'function': {'name': 'f', 'arguments': {'x': 1}}}]
+    """
+    calls = read_calls(text)
+    is_read = all(has_name(call) and "arguments" in _function(call) for call in calls)
+    return calls if calls and is_read else None
+
+
+def _function(call: Any) -> Any:
+    return call.get(FUNCTION, call) if isinstance(call, Mapping) else call
+
+
+def calls_as_text(calls: list[Any]) -> str:
+    """Calls as JSON text, for templates that write none.
+
+    >>> calls_as_text([{"type": "function", "function": {"name": "f", "arguments": {}}}])
+    '{"name": "f", "arguments": {}}'
+    """
+    shown = [_function(call) for call in calls]
+    return json.dumps(shown[0] if len(shown) == 1 else shown, ensure_ascii=False)

@@ -1,0 +1,200 @@
+"""The Encoder: how one row is read. It is saved with the model, for `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefit.batches.field import Field
+from surefit.core import files
+from surefit.core.foreign import content_of, read_json
+from surefit.data.missing_values import is_missing
+from surefit.data.roles import role_of_batch_column
+from surefit.data.several_columns import extra_roles
+from surefit.data.stored_messages import as_messages
+from surefit.errors import UsageError
+
+if TYPE_CHECKING:
+    from surefit.inputs.chat.dialogues import DialogueTokenizer
+
+FILE = "encoder.json"
+MESSAGES = "messages"
+"""The role of a dialogue, which a row may have as JSON text."""
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How rows of one task are read: columns by role, tokenizer, limits, what was fitted.
+
+    `fitted` is inferred from training rows only, such as the class names; `settings` are the
+    user's choices, such as the treatment of overlong rows.
+    """
+
+    task: str
+    roles: Mapping[str, str]
+    tokenizer: Any = None
+    max_length: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+    whole_rows: bool = False
+    """Whether columns without a role are read, too."""
+    extras: Mapping[str, Field] = field(default_factory=dict)
+    """Other columns that the model's forward names, and how they become tensors."""
+
+    @property
+    def classes(self) -> list[Any]:
+        """The class names, in the order of the model's outputs."""
+        return list(self.fitted["classes"])
+
+    @property
+    def predicting(self) -> bool:
+        """Whether rows are read to predict for, without their targets."""
+        return bool(self.settings.get("predicting"))
+
+    @cached_property
+    def class_ids(self) -> dict[Any, int]:
+        """Class name to output number."""
+        return {name: place for place, name in enumerate(self.fitted["classes"])}
+
+    @cached_property
+    def further(self) -> dict[str, Encoder]:
+        """The further columns of a role, each with the Encoder that reads it as the role is read.
+
+        What was fitted on a column of its own (`fitted["further"]`) goes before what is shared.
+        """
+        own = self.fitted.get("further", {})
+        return {
+            column: replace(
+                self, roles={base: column}, fitted={**self.fitted, **own.get(column, {})}
+            )
+            for role, base in extra_roles(self.roles).items()
+            for column in [self.roles[role]]
+        }
+
+    @cached_property
+    def eos_id(self) -> int | None:
+        """The token that ends a text; cached, as tokenizers look it up by name."""
+        return getattr(self.tokenizer, "eos_token_id", None)
+
+    @cached_property
+    def first_ids(self) -> list[int]:
+        """The tokens that start a text: bos if the tokenizer adds it."""
+        from surefit.inputs.text.tokenizer import adds_bos
+
+        return [self.tokenizer.bos_token_id] if adds_bos(self.tokenizer) else []
+
+    @cached_property
+    def dialogues(self) -> DialogueTokenizer:
+        """Turns dialogues into tokens with the fitted template."""
+        from surefit.inputs.chat.dialogues import DialogueTokenizer
+        from surefit.inputs.chat.template_rendering import read_template
+
+        return DialogueTokenizer(read_template(self.fitted.get("template"), self.tokenizer))
+
+    def column_of(self, name: str) -> str:
+        """The user's column of a role or of a column in a batch; else the name itself.
+
+        A field of its objects keeps its name: `messages.image` is `conversations.image`.
+        """
+        role, dot, inner = name.partition(".")
+        if dot and name not in self.roles and role in self.roles:
+            return f"{self.roles[role]}.{inner}"
+        return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
+
+    def without(self, targets: Iterable[str]) -> Encoder:
+        """The Encoder for rows to predict for, which do not need the targets."""
+        roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
+        return replace(self, roles=roles, settings={**self.settings, "predicting": True})
+
+    @cached_property
+    def _missing(self) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
+        """The markers of missing values by column, in lower case; and such texts, as spelled."""
+        kinds = (self.settings.get(kind) or {} for kind in ("missing", "missing_texts"))
+        folded, exact = ({name: frozenset(m) for name, m in by.items()} for by in kinds)
+        return folded, exact
+
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row by role; other columns only if the model or the task reads them."""
+        folded, exact = self._missing
+        blank = [name for name, known in folded.items() if is_missing(row.get(name), known)]
+        blank += [name for name, known in exact.items() if str(row.get(name)).strip() in known]
+        row = {**row, **dict.fromkeys(blank)} if blank else row
+        read = {role: row[column] for role, column in self.roles.items() if column in row}
+        if MESSAGES in read:
+            read[MESSAGES] = as_messages(read[MESSAGES])
+        kept = row if self.whole_rows else {n: row[n] for n in self.extras if n in row}
+        return {**kept, **read}
+
+    def state(self) -> dict[str, Any]:
+        """All but the tokenizer, as JSON."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "task": self.task,
+            "roles": dict(self.roles),
+            "max_length": self.max_length,
+            "settings": dict(self.settings),
+            "fitted": dict(self.fitted),
+            "whole_rows": self.whole_rows,
+            "extras": {name: asdict(spec) for name, spec in self.extras.items()},
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write the Encoder, with its tokenizer, into the model's folder."""
+        if self.tokenizer is not None:
+            self._save_tokenizer(folder)
+        if "pixels" in self.fitted:
+            from surefit.inputs.image.pixel_format import read_format
+
+            processor = read_format(self.fitted["pixels"]).processor_config()
+            files.write_json(folder / "preprocessor_config.json", processor)
+        extractor = self.fitted.get("audio", {}).get("extractor")
+        if extractor is not None:
+            files.write_json(folder / "preprocessor_config.json", extractor)
+        files.write_json(folder / FILE, self.state())
+
+    def _save_tokenizer(self, folder: Path) -> None:
+        """Write the tokenizer, with the template that was trained with as its chat template."""
+        tokenizer, own = self.tokenizer, getattr(self.tokenizer, "chat_template", None)
+        if self.fitted.get("template"):
+            tokenizer.chat_template = self.dialogues.chat_template
+        tokenizer.save_pretrained(folder)
+        if self.fitted.get("template"):
+            tokenizer.chat_template = own
+
+
+def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
+    """Read an Encoder that `save` wrote; its tokenizer's own code runs only if it is trusted."""
+    state = read_state(folder)
+    tokenizer = None
+    if (folder / "tokenizer_config.json").is_file():
+        from surefit.inputs.text.tokenizer import load_tokenizer
+
+        tokenizer = load_tokenizer(str(folder), trust_remote_code)
+    with content_of(folder / FILE):
+        extras = {
+            name: Field(**{**spec, "axes": tuple(spec["axes"])})
+            for name, spec in state.pop("extras").items()
+        }
+        return Encoder(**state, extras=extras, tokenizer=tokenizer)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """All but the tokenizer of an Encoder that `save` wrote."""
+    path = folder / FILE
+    if not path.is_file():
+        raise UsageError(
+            f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
+            "Pass the folder of a run, or a model folder that surefit wrote.",
+        )
+    with content_of(path):
+        state = read_json(path, dict[str, Any])
+        version = state.pop("format_version")
+    if version != FORMAT_VERSION:
+        raise UsageError(
+            f"{path} was written by another version of surefit.", "Use the version that wrote it."
+        )
+    return state

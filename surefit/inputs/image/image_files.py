@@ -1,0 +1,256 @@
+"""Images of every kind (files, bytes, arrays) as 8-bit RGB, upright, on white.
+
+The channels of an array are its first axis or its last (`ChannelAxis`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.core.files import special_kind
+from surefit.data.cell_files import shown_name, unwrapped
+from surefit.data.column_types import CHANNELS
+from surefit.data.data_rules import NOT_FINITE, UNREADABLE_MEDIA
+from surefit.data.row_parts import file_content
+from surefit.findings import rule
+from surefit.inputs.encoded_row import RowFaultError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FIRST, LAST = 0, 2
+
+
+@dataclass(frozen=True)
+class ChannelAxis:
+    """The number of channels that images of the data have, and the axis on which they are."""
+
+    axis: int = LAST
+    channels: int = 3
+
+    def is_first(self, shape: Sequence[int]) -> bool | None:
+        """Whether the first of an image's three axes has its channels; None if none can be.
+
+        Rows to evaluate or to predict may have the other layout than the training rows.
+
+        >>> ChannelAxis(LAST, 3).is_first((3, 8, 8)), ChannelAxis(FIRST, 5).is_first((8, 8, 3))
+        (True, None)
+        """
+        expected = CHANNELS if self.channels in CHANNELS else (self.channels,)
+        axes = (self.axis, FIRST + LAST - self.axis)
+        found = next((axis for axis in axes if shape[axis] in expected), None)
+        return None if found is None else found == FIRST
+
+
+def read_axis(state: Mapping[str, Any] | None) -> ChannelAxis:
+    """A ChannelAxis as the Encoder keeps it; None for images in files."""
+    return ChannelAxis() if state is None else ChannelAxis(**state)
+
+
+def own_axis(shape: Sequence[int]) -> int:
+    """The axis of the channels by the shape alone.
+
+    It is one of the length 1, 3 or 4; else that beside two equal sides; else the shorter one.
+
+    >>> [own_axis(shape) for shape in ((9, 9, 3), (5, 8, 8), (8, 8, 12), (9, 40, 5))]
+    [2, 0, 2, 2]
+    """
+    first, middle, last = shape
+    usual = [axis for axis in (LAST, FIRST) if shape[axis] in CHANNELS]
+    if usual:
+        return usual[0]
+    if (first == middle) != (middle == last):
+        return LAST if first == middle else FIRST
+    return LAST if last < first else FIRST
+
+
+def convertible(found: int, wanted: int) -> bool:
+    """Whether images of `found` channels can be read with `wanted` ones."""
+    return found == wanted or {found, wanted} <= {*CHANNELS}
+
+
+ARRAY_NOT_AN_IMAGE = rule(
+    "SF251",
+    "error",
+    "array that is not an image",
+    why=(
+        "Images are [height, width], or have channels as the first or the last axis, as many in "
+        "all rows."
+    ),
+    fix="Save all images with one number of channels: uint8 [height, width, channels].",
+)
+
+# Formats that Pillow reads itself; for EPS it would run Ghostscript.
+FORMATS = (
+    *("AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG"),
+    *("PPM", "QOI", "SGI", "TGA", "TIFF", "WEBP", "XBM", "XPM"),
+)
+
+Made = TypeVar("Made")
+RGB = ChannelAxis()
+
+
+def decode(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
+    """A file, bytes, `{bytes, path}` or an array as an upright RGB image.
+
+    Transparent pixels become white, 16 bits become 8, and of an animation the first frame is used.
+    Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
+    (1 or 255; 0 to infer it from the largest value). Anything else raises a RowFaultError.
+    """
+    given, value = value, unwrapped(value)
+    convert = partial(_as_rgb, float_range=float_range)
+    if isinstance(value, bytes):
+        return open_upright(io.BytesIO(value), shown_name(given), convert)
+    if isinstance(value, str):
+        return open_upright(source_of(value), value, convert)
+    return from_array(value, float_range, place)
+
+
+def source_of(path: str) -> str:
+    """The path of a file that can be opened without waiting for ever."""
+    kind = special_kind(path)
+    if kind is not None:
+        raise RowFaultError(UNREADABLE_MEDIA, f"{path} is {kind}, not a file", "image")
+    return path
+
+
+@cache
+def readable_formats() -> tuple[str, ...]:
+    """Those of the `FORMATS` that this Pillow can read."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def open_upright(source: Any, shown: str, convert: Callable[[Image.Image], Made]) -> Made:
+    """What `convert` makes of the image of a file or bytes; `shown` is its name in messages."""
+    from PIL import Image, ImageOps
+
+    formats = readable_formats()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(source, formats=formats) as image:
+                image.seek(0)
+                image.load()
+                return convert(ImageOps.exif_transpose(image))
+    except RowFaultError as fault:
+        raise RowFaultError(fault.rule, f"{shown}: {fault.message}", fault.column) from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise RowFaultError(UNREADABLE_MEDIA, f"{shown}: {error}", "image") from None
+    except FileNotFoundError:
+        raise RowFaultError(UNREADABLE_MEDIA, f"there is no file {shown}", "image") from None
+    except Exception as error:  # decoders raise all kinds of errors on damaged bytes
+        reason = "Pillow does not recognise an image format" if "identify" in str(error) else error
+        raise RowFaultError(
+            UNREADABLE_MEDIA, f"{shown} cannot be read: {reason}", "image"
+        ) from None
+
+
+def _as_rgb(image: Image.Image, float_range: float = 0) -> Image.Image:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # Pillow would clip these at 255
+        return from_array(np.asarray(image).astype(np.uint16), float_range)
+    if image.mode == "F":
+        return from_array(np.asarray(image), float_range)
+    if "A" in image.mode.upper() or "transparency" in image.info:
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return image.convert("RGB")
+
+
+def from_array(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
+    """An array as an RGB image; integers range to 255, those of uint16 to 65535."""
+    from PIL import Image
+
+    pixels = _as_bytes(array_axes(value, place), float_range)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    return _as_rgb(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def array_axes(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
+    """An array of pixels as [H, W] or [H, W, C]; `place` is where the channels are."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise not_an_image("rows of pixels of different lengths") from None
+    if array.dtype.kind not in "biuf" or array.ndim not in (2, 3) or array.size == 0:
+        raise not_an_image(f"shape {list(array.shape)} of {array.dtype}")
+    if array.ndim == 2:
+        return array
+    is_first = place.is_first(array.shape)
+    if is_first is None:
+        expected = "1, 3 or 4" if place.channels in CHANNELS else place.channels
+        raise not_an_image(f"shape {list(array.shape)}; expected {expected} channels")
+    return array.transpose(1, 2, 0) if is_first else array
+
+
+def _as_bytes(array: Any, float_range: float) -> Any:
+    if array.dtype == np.uint8:
+        return array
+    if array.dtype == bool:
+        return array.astype(np.uint8) * np.uint8(255)
+    if not np.isfinite(array).all():
+        raise RowFaultError(NOT_FINITE, "the image contains values that are not finite", "image")
+    low, high = array.min(), array.max()
+    top: float = 65535 if array.dtype == np.uint16 else 255
+    if array.dtype.kind == "f":
+        top = float_range or float_range_of(array)
+    if low < 0 or high > top:
+        raise not_an_image(f"values from {low:g} to {high:g}; expected 0 to {top:g}")
+    return np.rint(array * (255 / top)).astype(np.uint8)
+
+
+def float_range_of(value: Any) -> float:
+    """The largest value of a floating-point image: 1 or 255; 0 for other values."""
+    array = np.asarray(value) if isinstance(value, np.ndarray | list) else None
+    if array is None or array.dtype.kind != "f" or array.size == 0:
+        return 0
+    return 255 if array.max() > 1 else 1
+
+
+def not_an_image(found: str) -> RowFaultError:
+    return RowFaultError(ARRAY_NOT_AN_IMAGE, f"the array is not an image: {found}", "image")
+
+
+MOST_PIXELS = 1 << 16
+"""Larger images are compared by the bytes of their files: to decode each one takes long."""
+
+
+def image_content(value: Any) -> Any:
+    """A hash of the pixels of a small image, else of its file; an array is its own content."""
+    inner = unwrapped(value)
+    if not isinstance(inner, str | bytes) or not _is_small(inner):
+        return file_content(value)
+    try:
+        image = decode(inner)
+    except RowFaultError:  # which encoding reports
+        return file_content(value)
+    digest = hashlib.blake2b(repr(image.size).encode(), digest_size=16)
+    digest.update(image.tobytes())
+    return digest.hexdigest()
+
+
+def _is_small(source: str | bytes) -> bool:
+    """Whether the header of the image names few pixels."""
+    from PIL import Image
+
+    try:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source_of(source)
+        with Image.open(opened, formats=readable_formats()) as image:
+            return image.width * image.height <= MOST_PIXELS
+    except Exception:  # decoders raise all kinds of errors on damaged bytes
+        return False

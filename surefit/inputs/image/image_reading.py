@@ -1,0 +1,396 @@
+"""Images as the input of a row: size, channels, range, mean and std of a sample of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.field import Field
+from surefit.data.cell_files import IMAGES, names_files
+from surefit.data.column_types import CHANNELS, is_text
+from surefit.data.column_values import holds_amounts
+from surefit.data.data_rules import UNREADABLE_MEDIA
+from surefit.data.table import Table
+from surefit.errors import UsageError
+from surefit.findings import Finding, note, rule
+from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.image_files import (
+    FIRST,
+    RGB,
+    ChannelAxis,
+    convertible,
+    float_range_of,
+    read_axis,
+)
+from surefit.inputs.image.image_planes import (
+    AS_THEY_ARE,
+    as_channels,
+    is_outside,
+    read_values,
+    top_of,
+)
+from surefit.inputs.image.pixel_format import PixelFormat, read_format
+from surefit.inputs.row_input import RowInput
+
+WRONG_CHANNELS = rule(
+    "SF256",
+    "error",
+    "number of channels that images do not have",
+    why="Gray, RGB and RGBA images are converted into each other; no others can be.",
+    fix="Build the module's first layer for the channels of the images.",
+)
+
+LARGEST_DEFAULT = 224
+SAMPLE_ROWS = 512
+USUAL = 0.5
+"""The share of images outside the usual ranges from which on they are not faulty."""
+LEAST_VARIANCE = 1e-4
+LEAST_OF_255 = 16
+"""Images from 0 to 255 that have no value as high are black."""
+NORMAL = ("mean", "std")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One image: its size, its values, and mean and mean square for each number of channels."""
+
+    size: tuple[int, int]
+    channels: int
+    dtype: str
+    float_range: float
+    low: float
+    high: float
+    outside: bool
+    top: float
+    moments: Mapping[int, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+    """In shares of `top`."""
+
+
+class PixelSample:
+    """A sample of images, spread evenly over the rows.
+
+    `channels` are the numbers of channels that the model may read, `place` is where arrays have
+    them, and `role` is that of the images.
+    """
+
+    def __init__(
+        self, channels: Sequence[int] = (3,), place: ChannelAxis = RGB, role: str = "image"
+    ) -> None:
+        self._channels = channels
+        self._axis = place
+        self._role = role
+        self._stride = 1
+        self._seen: list[_Seen] = []
+        self._fault: RowFaultError | None = None
+        self._place: int | None = None
+        """That of the first image that could be read."""
+
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The rows, unchanged; every n-th image is measured on the way.
+
+        Unreadable images are reported later, by the encoding.
+        """
+        for place, row in enumerate(rows):
+            value = row[self._role] if place % self._stride == 0 else None
+            if value is not None:
+                try:
+                    self._add(value)
+                    self._place = place if self._place is None else self._place
+                except RowFaultError as fault:
+                    self._fault = self._fault or fault
+            yield row
+
+    def _add(self, value: Any) -> None:
+        values = read_values(value, self._axis)
+        height, width, channels = values.shape
+        top = top_of(values)
+        shares = values.astype(np.float64) / top
+        moments = {}
+        for number in self._channels:
+            pixels = as_channels(shares, number, 1.0)
+            moments[number] = pixels.mean((0, 1)), np.square(pixels).mean((0, 1))
+        low, high = float(values.min()), float(values.max())
+        dtype, is_float = str(values.dtype), values.dtype.kind == "f"
+        seen = _Seen(
+            (height, width),
+            channels,
+            dtype,
+            float_range_of(values) if is_float else 0,
+            low,
+            high,
+            is_outside(values),
+            top,
+            moments,
+        )
+        self._seen.append(seen)
+        if len(self._seen) == 2 * SAMPLE_ROWS:
+            self._seen, self._stride = self._seen[::2], 2 * self._stride
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of all images; None where they vary."""
+        sizes = {seen.size for seen in self._seen}
+        return next(iter(sizes)) if len(sizes) == 1 else None
+
+    def is_like(self, other: PixelSample) -> bool:
+        """Whether the images of another column have the same size and the same range of values."""
+        sizes = {self.size, other.size} - {None}
+        return len(sizes) < 2 and self._range == other._range
+
+    @property
+    def _range(self) -> tuple[Any, ...]:
+        tops = {seen.float_range for seen in self._seen if not seen.outside}
+        return self._are_unusual(), self._are_normalised(), tops
+
+    def joined(self, others: Iterable[PixelSample]) -> PixelSample:
+        """One sample of these images and those of other columns."""
+        made = PixelSample(self._channels, self._axis, self._role)
+        made._fault, made._place = self._fault, self._place
+        made._seen = [seen for sample in (self, *others) for seen in sample._seen]
+        return made
+
+    def require_images(self) -> None:
+        """Refuse a column without a readable image."""
+        if not self._seen:
+            fault = self._fault or RowFaultError(UNREADABLE_MEDIA, "the image column is empty")
+            message = f"No training row has a readable image: {fault.message}"
+            raise fault.rule.error(message, fix=fault.fix)
+
+    def fitted(
+        self,
+        size: tuple[int, int] | None,
+        model: Mapping[str, Any],
+        asked: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """A PixelFormat as JSON: set by the user, else by the model, else by the sample.
+
+        `asked` may have the user's `channels`, `mean` and `std`.
+        """
+        self.require_images()
+        asked, known = dict(asked or {}), dict(model)
+        of_model, multiple = known.pop("size", None), known.pop("multiple_of", None)
+        height, width = map(int, size or of_model or self._common_size(multiple))
+        if size:
+            known["edge"] = None
+        own_module = "channels" in known
+        first, inputs = known.pop("channels", None), known.pop("inputs", None)
+        by_inputs = (inputs or 0) / (height * width)
+        first = first or (int(by_inputs) if by_inputs in CHANNELS else self.own_channels)
+        channels = asked.get("channels") or (first if own_module else 3)
+        self._check_channels(channels, own_module, "channels" in asked)
+        as_they_are = self._are_unusual() and (own_module or self._are_normalised())
+        float_range = max((seen.float_range for seen in self._seen if not seen.outside), default=0)
+        deep = any(seen.dtype not in ("uint8", "bool") for seen in self._seen)
+        form = {
+            **self._normalisation(channels, known, as_they_are),
+            **{key: _per_channel(key, asked[key], channels) for key in NORMAL if asked.get(key)},
+            "height": height,
+            "width": width,
+            "channels": channels,
+            "axis": self._axis.axis,
+            "float_range": AS_THEY_ARE if as_they_are else float_range,
+            "exact": as_they_are or (own_module and deep),
+        }
+        return asdict(read_format(form))
+
+    def _check_channels(self, channels: int, own_module: bool, asked: bool) -> None:
+        """Refuse a model that reads other channels than the images have."""
+        own = self.own_channels
+        if convertible(own, channels):
+            return
+        reads = "the module's first layer" if own_module else "the model"
+        reads = f"image.channels is {channels}" if asked else f"{reads} reads {channels}"
+        message = f"the images have {own} channels, but {reads}."
+        raise RowFaultError(WRONG_CHANNELS, message, self._role, place=self._place)
+
+    def _normalisation(
+        self, channels: int, known: Mapping[str, Any], as_they_are: bool
+    ) -> dict[str, Any]:
+        """Mean, std and scale: of the model, else of the sample; normalised images keep theirs."""
+        mean, std = self._spread(channels, as_they_are)
+        if not as_they_are:
+            return {"mean": mean, "std": std, **known}
+        if self._are_normalised():
+            mean, std = [0.0] * channels, [1.0] * channels
+        return {**known, "mean": mean, "std": std, "scale": 1.0}
+
+    def _are_unusual(self) -> bool:
+        """Whether values are in none of the usual ranges in most images, and not in a few.
+
+        Floating-point values a little over 1, as of images with noise, are in none either.
+        """
+        outside = sum(seen.outside for seen in self._seen)
+        highest = max(seen.high if seen.dtype.startswith("float") else 0 for seen in self._seen)
+        near_one = not outside and 1 < highest < LEAST_OF_255
+        return near_one or (outside > 0 and outside >= USUAL * len(self._seen))
+
+    def _are_normalised(self) -> bool:
+        """Whether most images have negative values."""
+        negative = sum(seen.low < 0 and seen.dtype.startswith("float") for seen in self._seen)
+        return negative >= USUAL * len(self._seen)
+
+    def findings(
+        self, form: PixelFormat, model: Mapping[str, Any], column: str, *alike: str
+    ) -> list[Finding]:
+        """How images are read, where no image processor says so, and the range of their values.
+
+        `alike` are further columns of this sample.
+        """
+        found = []
+        own = self.own_channels
+        of = f"columns {', '.join(map(repr, (column, *alike)))}" if alike else f"column {column!r}"
+        if "channels" in model:
+            turned = "" if own == form.channels else f", converted from {own}"
+            if own not in CHANNELS:
+                side = "first" if self._axis.axis == FIRST else "last"
+                turned = f" (the channels are the {side} axis of the arrays)"
+            spread = f"mean {_shown(form.mean)} and std {_shown(form.std)}"
+            message = (
+                f"images of {of} are read as [{form.channels}, {form.height}, "
+                f"{form.width}]{turned}, with {spread}."
+            )
+            found.append(note(message, column=column))
+        if form.float_range == AS_THEY_ARE:
+            low = min(seen.low for seen in self._seen)
+            high = max(seen.high for seen in self._seen)
+            how = "they are standardised"
+            if self._are_normalised():
+                how = "they count as normalised and are used as they are"
+            message = f"images of {of} have values from {low:g} to {high:g}: {how}."
+            found.append(note(message, column=column))
+        return found
+
+    @property
+    def own_channels(self) -> int:
+        """The number of channels that most images have."""
+        return Counter(seen.channels for seen in self._seen).most_common(1)[0][0]
+
+    def _spread(self, channels: int, as_they_are: bool) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation per channel, of values from 0 to 1 or as they are."""
+        means, squares = [], []
+        for seen in self._seen:
+            unit = seen.top if as_they_are else 1.0
+            mean, square = seen.moments.get(channels, seen.moments[self._channels[0]])
+            means.append(mean * unit)
+            squares.append(square * unit**2)
+        mean = np.mean(means, 0)
+        std = np.sqrt(np.maximum(np.mean(squares, 0) - mean**2, LEAST_VARIANCE))
+        return mean.tolist(), std.tolist()
+
+    def _common_size(self, multiple: int | None) -> tuple[int, int]:
+        """The most common height and width, at most 224; square for models that need it."""
+        (height, width), _ = Counter(seen.size for seen in self._seen).most_common(1)[0]
+        shrink = min(1.0, LARGEST_DEFAULT / max(width, height))
+        height, width = max(1, round(height * shrink)), max(1, round(width * shrink))
+        if multiple is None:
+            return height, width
+        side = -(-max(height, width) // multiple) * multiple
+        return side, side
+
+
+def _per_channel(key: str, values: Sequence[float], channels: int) -> list[float]:
+    """The user's mean or std, one number for all channels or one for each."""
+    if len(values) not in (1, channels):
+        raise UsageError(
+            f"image.{key} has {len(values)} values; the images are read with {channels} channels.",
+            f"Give one number, or {channels}.",
+        )
+    return [float(value) for value in values] * (channels if len(values) == 1 else 1)
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g}" for value in values)
+
+
+PIXELS = Field(("channel", "height", "width"), "float32")
+
+
+def holds_images(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether the image column holds images or, if it is text, names of files."""
+    column = roles["image"]
+    return not is_text(table.column_type(column)) or names_files(table, column, IMAGES)
+
+
+class ImageReader:
+    """Passes rows on and learns size, mean and standard deviation of their images on the way."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.model = encoder.settings.get("image.model") or {}
+        asked = encoder.settings.get("image.format") or {}
+        fixed = asked.get("channels") or self.model.get("channels", 3)
+        place = read_axis(encoder.settings.get("image.axis"))
+        own = CHANNELS if place.channels in CHANNELS else (place.channels,)
+        further = {c: role for role, c in encoder.roles.items() if c in encoder.further}
+        channels = (fixed,) if fixed in own and not further else own
+        self.columns = [encoder.roles["image"], *further]
+        self.samples = [PixelSample(channels, place, r) for r in ("image", *further.values())]
+
+    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+        """The rows, unchanged."""
+        for sample in self.samples:
+            rows = sample.watch(rows)
+        return rows
+
+    def fitted(self) -> dict[str, Any]:
+        """How images are read: the format of the first column and of those like it; others have
+        their own. `convolutions` of the model are the channels of all its layers."""
+        samples, columns, settings = self.samples, self.columns, self.encoder.settings
+        model = dict(self.model)
+        layers, first = model.pop("convolutions", ()), model.get("channels")
+        asked, size = settings.get("image.format") or {}, settings.get("image.size")
+        for sample in samples:
+            sample.require_images()
+        lead, *others = samples
+        own_channels = [sample.own_channels for sample in samples]
+        if others and first == sum(own_channels):  # the module concatenates its images
+            layers, first = own_channels, own_channels[0]
+            model["channels"] = first
+        reads = [own if own in layers or first is None else first for own in own_channels]
+        is_alike = [
+            bool(asked.get("channels") or read == reads[0]) and lead.is_like(other)
+            for read, other in zip(reads[1:], others, strict=True)
+        ]
+        shared = lead.joined(other for other, alike in zip(others, is_alike, strict=True) if alike)
+        pixels = shared.fitted(size, model, asked)
+        names = [name for name, alike in zip(columns[1:], is_alike, strict=True) if alike]
+        found = shared.findings(read_format(pixels), model, columns[0], *names)
+        own = {}
+        for sample, name, read in zip(others, columns[1:], reads[1:], strict=True):
+            if name in names:
+                continue
+            reading = {**model, "channels": read, "inputs": None} if "channels" in model else model
+            common = sample.size or (pixels["height"], pixels["width"])
+            form = sample.fitted(size or common, reading, asked)
+            own[name] = {"pixels": form}
+            found += sample.findings(read_format(form), reading, name)
+        return {"pixels": pixels, "further": own, "findings": found}
+
+
+def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """The pixel values of a row's image."""
+    return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
+
+
+def encode_image(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
+    """The pixel values, and the targets of the row."""
+    return encoded({"pixel_values": read_pixels(row, encoder), **targets})
+
+
+IMAGE = RowInput(
+    "image",
+    encode_image,
+    lambda encoder: {"pixel_values": PIXELS},
+    "AutoModelForImageClassification",
+    ImageReader,
+    takes=holds_images,
+    holds_amounts=partial(holds_amounts, whole=False),
+    section="image",
+)

@@ -1,0 +1,1 @@
+"""Text: tokenizers, texts and token ids as the input of a row."""

@@ -1,0 +1,181 @@
+"""Texts, pairs of texts and rows of token ids as the input of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
+from surefit.config import set_option
+from surefit.data.column_types import is_list
+from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.roles import get_role
+from surefit.data.table import Table
+from surefit.findings import Finding, note
+from surefit.inputs.encoded_row import (
+    DropReason,
+    Encoded,
+    Encoding,
+    RowFaultError,
+    SkipRowError,
+    encoded,
+    refuse_overlong,
+)
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.row_input import RowInput
+from surefit.inputs.text.batch_tokenizing import Tokenized
+from surefit.inputs.text.tokenizer import Reload, separate_pairs
+
+TOKENS = Field(("time",), "int64", 0)
+SEGMENTS = Field(("time",), "int64", 0, "input_ids")
+ALONGSIDE = {"mask": "attention_mask", "token_type_ids": "token_type_ids"}
+"""Roles of columns that rows of token ids may have, and their names in a batch."""
+
+
+def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
+    """Tokens of the row's text or pair of texts, with what else was read from the row."""
+    if "input_ids" in encoder.roles:
+        return encode_ids(row, encoder, targets)
+    texts = []
+    for role in ("text", "text_pair"):
+        if role not in encoder.roles:
+            continue
+        text = row[role]
+        if text is not None and not isinstance(text, str):
+            raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
+        if text is None or not text.strip():
+            raise SkipRowError(DropReason.EMPTY)
+        texts.append(text)
+    tokenizer = encoder.tokenizer
+    if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
+        texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
+    names = text_fields(encoder)
+
+    def finish(tokens: list[Tokenized]) -> Encoded:
+        read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
+        length = len(tokens[0].ids)
+        if encoder.max_length is not None and length > encoder.max_length:
+            refuse_overlong(length, encoder)
+            read = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
+        columns = {name: read[name] for name in names}
+        return Encoded({**columns, **targets}, truncated=length - len(read["input_ids"]))
+
+    return Encoding(finish, [texts[0] if len(texts) == 1 else (texts[0], texts[1])])
+
+
+def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:
+    """Ids and labels of a pre-tokenized row; without a labels column every token has a label.
+
+    Positions that an attention mask of the data's own calls padding are left out.
+    """
+    ids = np.asarray([] if row["input_ids"] is None else row["input_ids"])
+    if ids.size == 0:
+        return ids, ids
+    given = row.get("labels")
+    labels = ids if given is None else np.asarray(given)
+    if predicting:  # all of it is prompt
+        labels = np.full_like(ids, IGNORE_INDEX)
+    for name, values in (("input_ids", ids), ("labels", labels)):
+        if values.ndim != 1:
+            raise RowFaultError(
+                WRONG_SHAPE,
+                f"column {name!r} has {_describe_axes(values.ndim)}; expected one list of ids",
+                name,
+                fix=f"Store one list of ids in each row, such as {name}: [5, 17, 2].",
+            )
+    mask = row.get("mask")
+    for name, values in (("labels", labels), ("attention_mask", ids if mask is None else mask)):
+        if len(values) != len(ids):
+            raise RowFaultError(
+                MISALIGNED_COLUMNS,
+                describe_misalignment(name, len(values), "input_ids", len(ids)),
+                name,
+            )
+    if mask is None:
+        return ids, labels
+    kept = np.asarray(mask) != 0
+    if not kept.any():
+        raise SkipRowError(DropReason.MASKED)
+    return ids[kept], labels[kept]
+
+
+def _describe_axes(num_axes: int) -> str:
+    return f"lists nested {num_axes} deep in each row" if num_axes else "one number in each row"
+
+
+def encode_ids(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
+    """Token ids of the data as they are, with the attention mask and the segments it has."""
+    ids, _ = read_ids({"input_ids": row["input_ids"]})
+    if not len(ids):
+        raise SkipRowError(DropReason.EMPTY)
+    limit = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length)
+    if limit < len(ids):
+        refuse_overlong(len(ids), encoder)
+    read = {"input_ids": ids}
+    for role, name in ALONGSIDE.items():
+        if role in encoder.roles:
+            given = row.get(role)
+            read[name] = np.ones_like(ids) if given is None and role == "mask" else given
+            if given is not None and len(given) != len(ids):
+                column, other = encoder.roles[role], encoder.roles["input_ids"]
+                message = describe_misalignment(column, len(given), other, len(ids))
+                raise RowFaultError(MISALIGNED_COLUMNS, message, role)
+    if "mask" in encoder.roles and not np.any(read["attention_mask"]):
+        raise SkipRowError(DropReason.MASKED)
+    cut = {name: None if values is None else values[:limit] for name, values in read.items()}
+    return encoded({**cut, **targets}, truncated=len(ids) - limit)
+
+
+def adapt_to_pairs(tokenizer: Any, roles: Mapping[str, str], reload: Reload) -> Any:
+    """A tokenizer that marks where the second text of a pair begins."""
+    return separate_pairs(tokenizer, reload) if "text_pair" in roles else tokenizer
+
+
+def text_fields(encoder: Encoder) -> dict[str, Field]:
+    """Token ids, and token type ids of a pair of texts if the tokenizer uses them.
+
+    Rows of token ids bring what they have.
+    """
+    if "input_ids" in encoder.roles:
+        given = [name for role, name in ALONGSIDE.items() if role in encoder.roles]
+        return {"input_ids": TOKENS, **dict.fromkeys(given, SEGMENTS)}
+    names = getattr(encoder.tokenizer, "model_input_names", ())
+    if "text_pair" in encoder.roles and "token_type_ids" in names:
+        return {"input_ids": TOKENS, "token_type_ids": SEGMENTS}
+    return {"input_ids": TOKENS}
+
+
+def labels_rows(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether rows have labels, and not their tokens: lists as long as those of token ids."""
+    if "input_ids" not in roles or not is_list(table.column_type(roles["label"])):
+        return True
+    lengths = [pc.list_value_length(table.arrow[roles[r]]) for r in ("input_ids", "label")]
+    return not pc.all(pc.equal(*lengths)).as_py()
+
+
+def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+    """The texts of a pair whose names do not say that they are one."""
+    pair = roles.get("text_pair")
+    if pair is None or "text_pair" in chosen or pair.lower() in get_role("text_pair").names:
+        return
+    yield note(
+        f"Columns {roles['text']!r} and {pair!r} are read as a pair of texts.",
+        fix=f"To read {roles['text']!r} alone: {set_option('ignore', pair)}.",
+        file=table.sources[0].file,
+        column=pair,
+    )
+
+
+AUTO_CLASS = "AutoModelForSequenceClassification"
+TEXT = RowInput("text", encode_text, text_fields, AUTO_CLASS)
+IDS = RowInput("input_ids", encode_text, text_fields, AUTO_CLASS, takes=labels_rows)
+READS_TEXT = {
+    "optional": ("text_pair", *ALONGSIDE),
+    "augments": ("text", "text_pair"),
+    "misread": misread,
+    "adapt_tokenizer": adapt_to_pairs,
+}
+"""What a TaskSpec whose rows may be texts has besides."""

@@ -1,0 +1,300 @@
+"""Sparse head: logits and loss are computed at labelled tokens only.
+
+A forward pre-hook on the model's output embedding selects the hidden states of the labelled
+tokens. Whatever the model does to its logits afterwards still applies ("gathered").
+
+Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
+a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
+`speed/choose_head.py` tests which of the two a model allows.
+
+Of tied embeddings, autograd would allocate two gradients of the weight's size, one from the head
+and one from the lookup, which is nearly all zeros. Here the lookup adds its rows to the head's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from surefit.speed.numerics import lower_precision
+from surefit.targets.metrics.token_metrics import LabelledLoss, smoothed_sums
+from surefit.targets.task_spec import Batch, full_precision
+
+
+@dataclass(frozen=True)
+class LogitTransform:
+    """What a model does to its logits after the output embedding: `softcap(factor · logits)`."""
+
+    factor: float = 1.0
+    cap: float | None = None
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """How the loss is computed chunk by chunk: tokens per chunk, and what becomes of logits."""
+
+    transform: LogitTransform
+    size: int
+    smoothing: float = 0.0
+    """Share of each target that is spread over the vocabulary."""
+
+
+@dataclass(frozen=True)
+class SparseHead:
+    """The output embedding of a model, computed at labelled tokens only.
+
+    With a `transform`, the logits of `chunk` tokens are computed at a time. Without, the model's
+    forward computes the logits of all labelled tokens at once.
+    """
+
+    embedding: nn.Module = field(repr=False)
+    transform: LogitTransform | None = None
+    chunk: int = 256
+    tied: nn.Embedding | None = field(default=None, repr=False)
+    """The input embedding, if it shares its weight with the output embedding."""
+    smoothing: float = 0.0
+    """Label smoothing of the loss."""
+
+    def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
+        """Run the model on a batch that lists its labelled tokens."""
+        positions, labels = batch["labelled_positions"], batch["labelled_targets"]
+        known: list[LabelledLoss] = []
+
+        def gather(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            hidden = inputs[0]
+            picked = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
+            if self.transform is None:
+                return (picked[None], *inputs[1:])
+            chunks = Chunks(self.transform, self.chunk, self.smoothing)
+            known.append(chunked_loss(picked, module, labels, chunks, shared))
+            return (picked[None, :0], *inputs[1:])
+
+        hook = self.embedding.register_forward_pre_hook(gather)
+        try:
+            with shared_gradient(self.tied if self.transform is not None else None) as shared:
+                outputs = run()
+        finally:
+            hook.remove()
+        added = getattr(outputs, "auxiliary_loss", None)
+        if self.transform is not None:
+            return known[0] if added is None else replace(known[0], auxiliary_loss=added)
+        logits = full_precision(outputs.logits[0])  # (N, V)
+        total, plain = smoothed_sums(logits, labels, self.smoothing)
+        hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
+        return LabelledLoss(total, hits, len(labels), added, plain)
+
+
+def chunked_loss(
+    hidden: torch.Tensor,
+    embedding: Any,
+    labels: torch.Tensor,
+    chunks: Chunks,
+    shared: SharedGradient | None = None,
+) -> LabelledLoss:
+    """Summed cross-entropy of `hidden` (N, H) projected to the vocabulary, chunk by chunk.
+
+    With `shared`, the weight's gradient is passed to the lookup of the tied input embedding.
+    """
+    training = torch.is_grad_enabled()  # always False inside an autograd function
+    passed = shared if shared is not None and shared.looked_up else None
+    apply: Any = ChunkedCrossEntropy.apply
+    total, hits, plain = apply(
+        hidden, embedding.weight, embedding.bias, labels, chunks, training, passed
+    )
+    hits, plain = (None, None) if training else (hits, plain if chunks.smoothing else None)
+    return LabelledLoss(total, hits, len(labels), plain=plain)
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Computes the gradients in the forward pass, while a chunk's logits exist."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Any, ...]:
+        *inputs, training, ctx.shared = given
+        wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
+        total, hits, plain, *gradients = _loss_and_gradients(wanted, *inputs)
+        ctx.gradients = gradients
+        ctx.mark_non_differentiable(hits, plain)
+        return total, hits, plain
+
+    @staticmethod
+    def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
+        scaled = [None if g is None else g.mul_(above[0]) for g in ctx.gradients]
+        ctx.gradients = None
+        if ctx.shared is not None:
+            ctx.shared.gradient, scaled[1] = scaled[1], None
+        return (*scaled, *[None] * 4)
+
+
+def _loss_and_gradients(
+    wanted: tuple[bool, ...],
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    chunks: Chunks,
+) -> tuple[Any, ...]:
+    """Loss, hits, loss without smoothing, and the wanted gradients of hidden, weight and bias."""
+    transform, smoothing = chunks.transform, chunks.smoothing
+
+    device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
+    low = lower_precision(hidden) or weight.dtype
+    projection = weight.to(low)
+    wide = torch.promote_types(low, torch.float32)
+    grad_hidden = torch.empty_like(hidden) if wanted[0] else None
+    grad_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
+    grad_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] and bias is not None else None
+    plain = torch.zeros((), dtype=wide, device=hidden.device)
+    spread = torch.zeros_like(plain)
+    hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
+    with torch.autocast(device, enabled=False):
+        for start in range(0, len(labels), chunks.size):
+            piece = slice(start, start + chunks.size)
+            part, targets = hidden[piece].to(low), labels[piece]
+            logits = part @ projection.T
+            if bias is not None:
+                logits += bias.to(low)
+            logits = logits.to(wide)
+            slope = _apply_transform(logits, transform)
+            if not any(wanted):
+                hits += (logits.argmax(-1) == targets).sum()
+            own, over_all = _softmax_loss(logits, targets, spread=bool(smoothing))
+            plain += own
+            spread += over_all
+            if not any(wanted):
+                continue
+            logits[torch.arange(len(targets), device=logits.device), targets] -= 1 - smoothing
+            if smoothing:
+                logits -= smoothing / logits.shape[-1]
+            if slope is not None:
+                logits *= slope
+            if transform.factor != 1.0:
+                logits *= transform.factor
+            gradient = logits.to(low)
+            if grad_hidden is not None:
+                grad_hidden[piece] = gradient @ projection
+            if grad_weight is not None:
+                _add_product(grad_weight, gradient, part)
+            if grad_bias is not None:
+                grad_bias += logits.sum(0)
+    total = (1 - smoothing) * plain + smoothing * spread
+    return total, hits, plain, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
+
+
+def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
+    return gradient if gradient is None or like is None else gradient.to(like.dtype)
+
+
+def _apply_transform(logits: torch.Tensor, transform: LogitTransform) -> torch.Tensor | None:
+    """Apply factor and soft-cap in place; returns the slope of the soft-cap, if there is one."""
+    if transform.factor != 1.0:
+        logits *= transform.factor
+    if transform.cap is None:
+        return None
+    logits.div_(transform.cap).tanh_()
+    slope = 1 - logits.square()
+    logits *= transform.cap
+    return slope
+
+
+def _softmax_loss(logits: torch.Tensor, targets: torch.Tensor, spread: bool) -> tuple[Any, Any]:
+    """Summed cross-entropy with the targets and, for `spread`, with all tokens alike.
+
+    Replaces the logits by their softmax in place.
+    """
+    logits -= logits.amax(-1, keepdim=True)
+    picked = logits.gather(1, targets[:, None])
+    means = logits.mean(-1, keepdim=True) if spread else None
+    sums = logits.exp_().sum(-1, keepdim=True)
+    logits /= sums
+    logs = sums.log()
+    return (logs - picked).sum(), 0.0 if means is None else (logs - means).sum()
+
+
+def _add_product(total: torch.Tensor, gradient: torch.Tensor, part: torch.Tensor) -> None:
+    """Add `gradientᵀ · part` to `total`, whose dtype may be wider."""
+    if total.dtype == part.dtype:
+        total.addmm_(gradient.T, part)
+    else:
+        total += (gradient.T @ part).to(total.dtype)
+
+
+class SharedGradient:
+    """Passes the head's gradient to the lookup during one backward pass."""
+
+    def __init__(self) -> None:
+        self.looked_up = False
+        self.gradient: torch.Tensor | None = None
+
+
+def find_input_embedding(module: Any) -> Any:
+    """The layer that token ids are looked up in; None where the model names none.
+
+    CANINE hashes its characters, and a Perceiver gives its latents, which are no layer.
+    """
+    try:
+        embedding = module.get_input_embeddings()
+    except (NotImplementedError, AttributeError):
+        return None
+    return embedding if getattr(embedding, "weight", None) is not None else None
+
+
+def find_tied(module: Any, head: Any) -> nn.Embedding | None:
+    """The plain input embedding that shares its weight with the head, if the model has one."""
+    embedding = find_input_embedding(module)
+    plain = type(embedding) is nn.Embedding and embedding.max_norm is None
+    if not plain or embedding.scale_grad_by_freq or embedding.sparse:
+        return None
+    return embedding if embedding.weight is getattr(head, "weight", None) else None
+
+
+@contextmanager
+def shared_gradient(embedding: nn.Embedding | None) -> Iterator[SharedGradient | None]:
+    """Let lookups add their gradient to the one that the head stores in the yielded value."""
+    if embedding is None or not torch.is_grad_enabled() or not embedding.weight.requires_grad:
+        yield None
+        return
+    shared = SharedGradient()
+
+    def look_up(module: nn.Embedding, inputs: tuple[Any, ...], _: Any) -> Any:
+        shared.looked_up = True
+        apply: Any = Lookup.apply
+        return apply(inputs[0], module.weight, module.padding_idx, shared)
+
+    hook = embedding.register_forward_hook(look_up)
+    try:
+        yield shared
+    finally:
+        hook.remove()
+
+
+class Lookup(torch.autograd.Function):
+    """An embedding lookup whose backward adds to the head's gradient, computed before it."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Any, weight: Any, padding: int | None, shared: Any) -> Any:
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.padding, ctx.shared = weight.shape, padding, shared
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        ids = ctx.saved_tensors[0].reshape(-1)
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        if ctx.padding is not None:
+            rows = rows.masked_fill((ids == ctx.padding)[:, None], 0)
+        total, ctx.shared.gradient = ctx.shared.gradient, None
+        if total is None:  # another lookup has used it
+            total = gradient.new_zeros(ctx.shape)
+        if total.device.type == "cuda":  # index_add_ is not deterministic there
+            total.index_put_((ids,), rows.to(total.dtype), accumulate=True)
+        else:
+            total.index_add_(0, ids.to(total.device), rows.to(total.dtype))
+        return None, total, None, None

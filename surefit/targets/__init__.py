@@ -1,0 +1,1 @@
+"""What is learned: classes, numbers, tokens; their losses, metrics and baselines."""

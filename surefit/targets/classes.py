@@ -1,0 +1,344 @@
+"""What tasks with classes per row share: classes from the rows, loss and metrics.
+
+A row has one class, or several where the label column holds lists or texts such as `red|blue`.
+`labels` are (B,) class numbers, or (B, C) with 1 for every class the row has.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from surefit.batches.field import Field
+from surefit.config import joint_parts
+from surefit.data.column_values import MAX_SHARE_OF_CLASSES
+from surefit.data.written_values import read_number
+from surefit.findings import rule
+from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+from surefit.inputs.encoder import Encoder
+from surefit.targets.label_separator import (
+    NONE,
+    find_separator,
+    likely_separator,
+    split_classes,
+)
+from surefit.targets.task_spec import Batch, full_precision
+
+if TYPE_CHECKING:
+    import torch
+
+SETTING = "label_separator"
+"""The setting of an Encoder with the separator that the user names."""
+SEPARATOR = "separator"
+"""What is fitted where a text names several classes: the sign between them."""
+
+BLANK_IS_NONE = "blank_is_none"
+"""The setting of an Encoder with which a blank label means that no class applies."""
+
+UNSUITABLE_LABEL = rule(
+    "SF205",
+    "error",
+    "labels do not suit classification",
+    why="A classifier needs a small set of classes, each seen in training.",
+    fix="Choose another label column with columns.label, or another task.",
+)
+
+
+def class_name(value: Any) -> Any:
+    """A label as a class name: whole numbers and text stay, 2.0 and [2] are 2, else a fault."""
+    if isinstance(value, np.ndarray | list) and np.size(value) == 1:
+        value = np.asarray(value).reshape(-1)[0].item()
+    if isinstance(value, np.ndarray | list):
+        raise _no_class_list(value, "expected one class per row")
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    if isinstance(value, int | str):
+        return value.strip() if isinstance(value, str) else value
+    raise RowFaultError(
+        UNSUITABLE_LABEL,
+        f"the label {repr(value)[:40]} is a {type(value).__name__}; expected a class name or "
+        "number",
+        "label",
+        fix="For continuous targets use the task regression; else give class names.",
+    )
+
+
+ONE_CLASS = "Save one class per row; where the lists are one-hot, that is labels.argmax(-1)."
+EACH_ONCE = "Write each class of a row once, or a list of 0 and 1 with a place for each class."
+
+
+def _no_class_list(value: Any, expected: str, fix: str = ONE_CLASS) -> RowFaultError:
+    shown = str(np.asarray(value).tolist())[:40]
+    return RowFaultError(
+        UNSUITABLE_LABEL, f"the label is the list {shown}; {expected}", "label", fix=fix
+    )
+
+
+def is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def class_list(value: Any) -> list[Any] | None:
+    """Several labels of a row: a list or array, or the text of a list; None for a single one.
+
+    >>> class_list('["red", "blue"]'), class_list("red")
+    (['red', 'blue'], None)
+    """
+    if isinstance(value, np.ndarray):
+        return list(value.tolist())
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        try:
+            value = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            return None
+    return value if isinstance(value, list) else None
+
+
+@dataclass
+class _Labels:
+    """The labels of the training rows, counted; lists of 0 and 1 have a place for each class."""
+
+    asked: str | None = None
+    """The sign between the classes of one text that the user names, or `none`."""
+    several: bool | None = None
+    """Whether the rows have lists of classes; None until the first label is seen."""
+    counts: Counter[Any] = field(default_factory=Counter)
+    places: Counter[int] = field(default_factory=Counter)
+    size: int | None = None
+    """The length of the lists, as long as all of them are of 0 and 1 and of one length."""
+    one_column: bool = True
+    """Whether all labels are arrays of one number, as those of an array [N, 1]."""
+    one_each: bool = True
+    repeated: bool = False
+
+    def add(self, value: Any) -> None:
+        """Count the label of a row."""
+        if self.several is None:
+            self.several = class_list(value) is not None
+            self.size = _hot_size(value)
+        is_one = isinstance(value, np.ndarray) and value.size == 1
+        self.one_column = self.one_column and is_one
+        if self.size is not None and _hot_size(value) == self.size:
+            ones = hot_places(value)
+            self.places.update(ones)
+            self.one_each = self.one_each and len(ones) == 1
+            self.repeated = self.repeated or self.size > 2 or len(ones) != 1
+            if not self.repeated:  # [0, 1] may name two classes
+                self.counts.update(class_name(label) for label in _values(value, True))
+            return
+        if self.size is not None and self.repeated:
+            expected = f"the lists of 0 and 1 before it have {self.size} values"
+            raise _no_class_list(value, expected, EACH_ONCE)
+        self.size = None
+        self.counts.update(class_name(label) for label in _values(value, bool(self.several)))
+
+    def fitted(self) -> tuple[Counter[Any], dict[str, Any]]:
+        """How often each class occurs, and how a label is read."""
+        if self.size is None:
+            several = self.several and not self.one_column
+            texts = [name for name in self.counts if isinstance(name, str)]
+            sign = None if self.asked == NONE else self.asked
+            if self.asked is None and len(texts) == len(self.counts):
+                sign = find_separator(texts)
+            if sign is not None and not several:
+                counts: Counter[Any] = Counter()
+                for name, count in self.counts.items():
+                    counts.update(dict.fromkeys(split_classes(str(name), sign), count))
+                return counts, {"multi_label": True, SEPARATOR: sign}
+            return self.counts, {"multi_label": True} if several else {}
+        read: dict[str, Any] = {"hot_size": self.size}
+        return self.places, read if self.one_each else {**read, "multi_label": True}
+
+
+def _hot_size(value: Any) -> int | None:
+    """The length of a list of 0 and 1, with a place for each of several classes."""
+    labels = class_list(value)
+    if labels is None or len(labels) < 2:
+        return None
+    numbers = all(isinstance(label, bool | int | float) and label in (0, 1) for label in labels)
+    return len(labels) if numbers else None
+
+
+def hot_places(value: Any) -> list[int]:
+    """The places of a list of 0 and 1 that have 1.
+
+    >>> hot_places([0, 1, 1])
+    [1, 2]
+    """
+    return [place for place, label in enumerate(class_list(value) or ()) if label == 1]
+
+
+def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+    """The class names of the training rows, sorted, with how often each occurs.
+
+    A first label that is a list means several labels for every row. Where all lists are of 0 and 1
+    and of one length, the classes are the places of the lists. Texts such as `red|blue` are
+    several labels, too (see `label_separator.py`).
+    """
+    parts = joint_parts(encoder.roles["label"])
+    labels = _Labels(encoder.settings.get(SETTING))
+    for row in rows:
+        if not is_missing(row.get("label")):
+            labels.add(row["label"])
+    counts, read = labels.fitted()
+    total, column = counts.total(), encoder.roles["label"]
+    if parts:
+        counts, read = _by_column(counts, read, parts)
+    if len(counts) < (1 if read.get("multi_label") else 2):
+        raise UNSUITABLE_LABEL.error(
+            f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
+            f"{total} training rows; at least 2 are needed.",
+            fix="Give more rows, hold out fewer (eval_share), or choose another column.",
+            column=column,
+        )
+    if len(counts) > MAX_SHARE_OF_CLASSES * total and total > 10:
+        texts = [name for name in counts if isinstance(name, str)]
+        sign = likely_separator(texts) if labels.asked is None else None
+        named = f"If {sign!r} separates several classes: --set label_separator={sign}"
+        raise UNSUITABLE_LABEL.error(
+            f"column {column!r} has {len(counts)} different values in {total} training rows, too "
+            f"many to be classes{_but_for(counts)}.",
+            fix=named if sign else UNSUITABLE_LABEL.fix,
+            column=column,
+        )
+    names = sorted(counts, key=lambda name: (isinstance(name, str), name))
+    return {"classes": names, "class_counts": [counts[name] for name in names], **read}
+
+
+def _by_column(
+    counts: Counter[Any], read: dict[str, Any], parts: list[str]
+) -> tuple[Counter[Any], dict[str, Any]]:
+    """The classes of several columns of 0 and 1: the names of the columns."""
+    if read.get("hot_size") != len(parts):
+        raise UNSUITABLE_LABEL.error(
+            f"the columns {', '.join(parts)} have other values than 0 and 1.",
+            fix="Name columns of 0 and 1, or a single column of classes.",
+            column=parts[0],
+        )
+    named = Counter({parts[place]: count for place, count in counts.items()})
+    return named, {**read, "hot_names": parts}
+
+
+def _but_for(names: Iterable[Any]) -> str:
+    """The few names that are not numbers where all others are: they made the column text."""
+    texts = [name for name in names if isinstance(name, str)]
+    odd = [name for name in texts if read_number(name) is None]
+    if not 0 < len(odd) <= 0.1 * len(texts):
+        return ""
+    return f"; all but {', '.join(map(repr, odd[:3]))} are numbers"
+
+
+def _values(value: Any, several: bool) -> list[Any]:
+    if not several:
+        return [value]
+    labels = class_list(value)
+    if labels is None:
+        raise RowFaultError(
+            UNSUITABLE_LABEL,
+            f"the label {str(value)[:40]!r} is not a list, as in other rows",
+            "label",
+        )
+    if len({str(name) for name in labels}) < len(labels):
+        raise _no_class_list(labels, "expected each of the row's classes once", EACH_ONCE)
+    return labels
+
+
+def is_multi_label(encoder: Encoder) -> bool:
+    """Whether a row may have several classes."""
+    return bool(encoder.fitted.get("multi_label"))
+
+
+def label_field(encoder: Encoder) -> Field:
+    """How the classes of a row become a tensor."""
+    return Field(("class",), "float32") if is_multi_label(encoder) else Field((), "int64")
+
+
+def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """The output number of the row's label; a row without one the model can learn is skipped.
+
+    Where a row may have several labels, a vector with 1 for each of them.
+    """
+    value = row["label"]
+    if is_missing(value):
+        if SEPARATOR not in encoder.fitted or not encoder.settings.get(BLANK_IS_NONE):
+            raise SkipRowError(DropReason.NO_LABEL)
+        value = ""
+    if SEPARATOR in encoder.fitted:
+        value = split_classes(str(value), encoder.fitted[SEPARATOR])
+    size = encoder.fitted.get("hot_size")
+    if size is not None:
+        if _hot_size(value) != size:
+            raise _no_class_list(value, f"expected {size} values of 0 and 1", EACH_ONCE)
+        names = encoder.fitted.get("hot_names")
+        value = [names[place] if names else place for place in hot_places(value)]
+    if is_multi_label(encoder):
+        places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
+        if None in places:
+            raise SkipRowError(DropReason.UNKNOWN_LABEL)
+        return np.asarray([float(place in places) for place in encoder.class_ids.values()])
+    place = encoder.class_ids.get(class_name(value))
+    if place is None:
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    return place
+
+
+def class_settings(encoder: Encoder) -> dict[str, Any]:
+    """The classes as a transformers config has them."""
+    names = [str(name) for name in encoder.classes]
+    kind = "multi" if is_multi_label(encoder) else "single"
+    return {
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: place for place, name in enumerate(names)},
+        "problem_type": f"{kind}_label_classification",
+    }
+
+
+def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits and the class of each row."""
+    return full_precision(outputs.logits), batch["labels"]
+
+
+def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """The most likely class of each row and its probability; of several, those above 0.5.
+
+    With the setting `probabilities`, those of all classes by name.
+    """
+    several, classes = is_multi_label(encoder), encoder.classes
+    logits = outputs.logits[:, : len(classes)].float()
+    chances = logits.sigmoid() if several else logits.softmax(-1)
+    if several:
+        likely = [
+            [(name, chance) for name, chance in zip(classes, row, strict=True) if chance > 0.5]
+            for row in chances.tolist()
+        ]
+        found = [
+            {"prediction": [n for n, _ in row], "probabilities": [c for _, c in row]}
+            for row in likely
+        ]
+    else:
+        best = chances.max(-1)
+        found = [
+            {"prediction": classes[place], "probability": chance}
+            for place, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+    if encoder.settings.get(ALL_PROBABILITIES) is None:
+        return found
+    every = (by_name(row, classes) for row in chances.tolist())
+    return [{**one, "probabilities": named} for one, named in zip(found, every, strict=True)]
+
+
+ALL_PROBABILITIES = "probabilities"
+"""The setting of an Encoder with which predictions have the probabilities of all classes."""
+
+
+def by_name(chances: list[float], classes: list[Any]) -> dict[str, float]:
+    """Probabilities by class name."""
+    return {str(name): chance for name, chance in zip(classes, chances, strict=True)}

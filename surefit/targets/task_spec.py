@@ -1,0 +1,333 @@
+"""TaskSpec: all that makes one task, in one value. The loop knows nothing else about a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.batches.collate import Predicts, pad_token_id
+from surefit.batches.field import Field
+from surefit.batches.loading import Prepare
+from surefit.data.cell_files import FILE_ROLES
+from surefit.data.roles import Role, get_role
+from surefit.data.row_parts import Divide
+from surefit.data.table import Table
+from surefit.findings import Finding
+from surefit.inputs.casting import count_labelled
+from surefit.inputs.encoded_row import EncodeRow
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.store import Store
+from surefit.inputs.text.tokenizer import Reload
+from surefit.targets.class_loss import PLAIN, ClassScores, class_loss, read_class_loss
+from surefit.targets.metrics.own_metric import OwnMetric
+
+if TYPE_CHECKING:
+    import torch
+
+Batch = Mapping[str, Any]
+Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
+SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
+MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
+JudgeRows = Callable[[npt.NDArray[Any], Store, Encoder], dict[str, float]]
+Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
+Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
+PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
+Better = Literal["higher", "lower"]
+AdaptTokenizer = Callable[[Any, Mapping[str, str], Reload], Any]
+PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Sums over batches, and how the sums become a figure.
+
+    Only the sums are held between batches and added up over processes, so a metric takes the
+    same memory for ten rows and for ten million.
+    """
+
+    sums: Callable[..., Mapping[str, Any]]
+    figure: Callable[[Mapping[str, Any]], Any]
+    is_number: bool = True
+    """Whether the figure is one number, by which a step can be called better than another."""
+    beside: Callable[..., Mapping[str, Any]] | None = None
+    """Further figures of the same sums, by the end of their names: `bin_error` of `roc_auc` is
+    reported as `roc_auc_bin_error`."""
+    better: Better | None = None
+    """Which is better; None: as `better_of` knows it by the name."""
+    uses_encoder: bool = False
+    """Whether `sums` and `beside` take the Encoder as well, for names or units that were fitted."""
+
+
+Body = Literal["rows", "steps", "step_classes"]
+
+
+@dataclass(frozen=True)
+class Head:
+    """The output a model needs for the task.
+
+    `auto_class` is the transformers class that has it; `size` the number of outputs, from what
+    was fitted; `config` further settings of the model's config.
+
+    Features have no such class: with `body`, a transformers model is used without a head, behind
+    a projection. `rows` and `step_classes` give (B, size) and (B, T, size); `steps` gives steps as
+    the features have them. What was fitted then has
+    `width`, `longest`, `feature_mean` and `feature_scale`
+    (see `inputs/features/feature_sequences.py`).
+
+    `unit` is what the outputs stand for, in messages. With `per_pixel`, they are (B, size, H, W).
+
+    `predicts` is the position that predicts each token's label, so that nothing is computed at
+    positions without one (see `speed/sparse_head.py`); left out, the head runs everywhere.
+    """
+
+    auto_class: str | None = None
+    size: Callable[[Encoder], int] | None = None
+    config: Callable[[Encoder], dict[str, Any]] | None = None
+    body: Body | None = None
+    unit: str = "classes"
+    per_pixel: bool = False
+    predicts: Predicts | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One generated answer beside the expected one, and further answers that are right, too."""
+
+    prompt: str
+    expected: str | None
+    got: str
+    references: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sample as events have it."""
+        shown = {"prompt": self.prompt, "expected": self.expected, "got": self.got}
+        return {**shown, "references": list(self.references)} if self.references else shown
+
+
+@dataclass(frozen=True)
+class Generate:
+    """How a task makes text, and how the text is scored.
+
+    `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
+    `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
+    samples as one; `names` are the names of both. Where there are none, text is made for
+    predictions only. `possible(model, encoder)` returns whether this model can generate text.
+    `settings(model, encoder)` returns what text is generated with: settings of transformers'
+    GenerationConfig, which `answer` finds in `encoder.settings["generate"]`.
+    """
+
+    answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
+    scores: Callable[[Sample], Mapping[str, float]] = lambda sample: {}
+    names: tuple[str, ...] = ()
+    possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
+    together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
+    settings: Callable[[Any, Encoder], Mapping[str, Any]] = lambda model, encoder: {}
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
+
+    `encode(row, encoder)` gets the row by role and returns its columns, or an Encoding where texts
+    are to be tokenized.
+    `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
+    (outputs, batch) that returns a sum and a count, or a Metric.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    encode: EncodeRow
+    loss: Loss
+    metrics: Mapping[str, SumAndCount | Metric] = field(default_factory=dict)
+    head: Head | None = None
+    summary: str = ""
+    """One line for `surefit tasks`."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    mixes: tuple[str, ...] = ()
+    """Roles of forms that one table may have together: a row is read by the form that it has."""
+    roles: tuple[Role, ...] = ()
+    """Roles of the task's own: the column names they are recognised by, the types they accept. A
+    role without one is looked up in `data/roles.py`, else recognised by its own name."""
+    file_roles: tuple[str, ...] = FILE_ROLES
+    """Roles whose columns may hold paths of files."""
+    whole_rows: bool = False
+    """Whether `encode` gets all columns under their names, besides the roles."""
+    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
+    """Fields of columns that batches have under the names of the data, whoever reads them."""
+    columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
+    """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
+    optional: tuple[str, ...] = ()
+    """Roles that are used where the data has them."""
+    takes: Callable[[Table, Mapping[str, str]], bool] | None = None
+    """Whether the columns found for the roles are of a kind the task can work with, where the
+    roles alone do not decide; called when the task is inferred."""
+    misread: Misread | None = None
+    """What the columns found for the roles may be mistaken for, given those that the user names."""
+    last_resort: bool = False
+    """Whether the task is inferred only if the columns suit no other task."""
+    special_tokens: tuple[str, ...] = ()
+    """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
+    `eos_token`, it ends every text with it."""
+    adapt_tokenizer: AdaptTokenizer = lambda tokenizer, roles, reload: tokenizer
+    """The tokenizer as the task needs it for these roles, and as plain transformers loads it
+    (see `inputs/text/tokenizer.py`)."""
+    augments: tuple[str, ...] = ()
+    """Roles whose text may be changed in a training row's augmented copies, the targets
+    staying as they are; without any, augmentation is refused."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
+    targets: tuple[str, ...] = ("label",)
+    """Roles that rows to predict on need not have."""
+    fit: Fit | None = None
+    """What is fitted on training rows, such as the class names; `findings` among it are
+    handed to the plan."""
+    head_of: Callable[[Encoder], Head] | None = None
+    """The head, where it depends on the roles that were found."""
+    fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
+    """The Fields, where they depend on the roles that were found or on what was fitted."""
+    count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
+    """How many targets an encoded row has; equals the loss's count."""
+    prepare: PrepareRow | None = None
+    """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
+    row as the model gets it. The number of targets stays."""
+    class_scores: ClassScores | None = None
+    """The scores and the class of each target, (N, C) and (N,), where the loss is their
+    cross-entropy: only then can it have class weights and label smoothing."""
+    smoothed_loss: Callable[[float], Loss] | None = None
+    """The loss with so much label smoothing, where the targets are tokens rather than classes."""
+    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
+    """Predictions, one dict per row of the batch."""
+    generate: Generate | None = None
+    predicted_values: PredictedValues | None = None
+    """Predictions and labels as a user's own metrics get them: probabilities (N, C) and classes,
+    or numbers in the units of the data."""
+    own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
+    """Metrics that the user brings to this run."""
+    better: Mapping[str, Better] = field(default_factory=dict)
+    """Which is better, for metrics whose direction the user states."""
+    best: str = "loss"
+    """The metric that decides the best step."""
+    baselines: MeasureBaselines | None = None
+    """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
+    of simple predictors, by name and metric (see `targets/baselines.py`)."""
+    judge: JudgeRows | None = None
+    """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
+    it: trees are judged beside the model (see `targets/tree_baseline.py`)."""
+    divide: Divide | None = None
+    """A row by role to its input and its target, where that is not decided by `targets` alone.
+    Rows with equal inputs stay in one set."""
+    exact_targets: bool = True
+    """Whether an input has one right target, so that rows with another one contradict it. Several
+    texts or amounts may be right."""
+    class_files: bool = False
+    """Whether several text files are classes: each line is a row, the file's name its label."""
+    step_labels: bool = False
+    """Whether the label may be a list with a class for each time step."""
+    splits_rows: bool = False
+    """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
+
+    def role(self, name: str) -> Role:
+        """The role of that name: the task's own, else the usual one."""
+        return next((role for role in self.roles if role.name == name), None) or get_role(name)
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """Every role that a column can be given, those that are needed first."""
+        needed = (name for names in self.needs for name in names)
+        return tuple(dict.fromkeys((*needed, *self.optional)))
+
+    def fields_for(self, encoder: Encoder) -> dict[str, Field]:
+        """The Fields with the tokenizer's pad token and the columns the model asks for."""
+        own = self.fields_of(encoder) if self.fields_of else self.fields
+        fields = {**own, **_further_fields(own, encoder), **encoder.extras}
+        pad = encoder.settings.get("pad_token_id")  # of the model, for rows of token ids
+        pad = pad if encoder.tokenizer is None else pad_token_id(encoder.tokenizer)
+        if pad is not None and "input_ids" in fields:
+            fields["input_ids"] = replace(fields["input_ids"], pad=pad)
+        return fields
+
+    def loss_for(self, encoder: Encoder) -> Loss:
+        """The loss, with the class weights and the label smoothing that the Encoder keeps."""
+        options = read_class_loss(encoder.settings)
+        if options == PLAIN:
+            return self.loss
+        if self.class_scores is not None:
+            return class_loss(self.class_scores, options)
+        return self.smoothed_loss(options.label_smoothing) if self.smoothed_loss else self.loss
+
+    def head_for(self, encoder: Encoder) -> Head | None:
+        """The head for the roles that were found."""
+        return self.head_of(encoder) if self.head_of is not None else self.head
+
+    def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
+        """`prepare`, drawing from (seed, epoch, row, copy) alone; None where the task has none."""
+        prepare = self.prepare
+        if prepare is None:
+            return None
+        return lambda columns, epoch, row, copy: prepare(
+            columns, encoder, np.random.default_rng([seed, epoch, row, copy])
+        )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Every figure an evaluation can give."""
+        generated = self.generate.names if self.generate else ()
+        return ("loss", *self.metrics, *generated, *self.own_metrics)
+
+    @property
+    def watchable_metrics(self) -> tuple[str, ...]:
+        """The figures that early_stopping.metric may name."""
+        known = self.metrics
+        return tuple(n for n in self.metric_names if getattr(known.get(n), "is_number", True))
+
+
+def _further_fields(own: Mapping[str, Field], encoder: Encoder) -> dict[str, Field]:
+    """A Field like that of the input, which a task names first, for each further column."""
+    lead = next(iter(own.values()), None)
+    if lead is None:
+        return {}
+    return {
+        column: replace(lead, axes=tuple(f"{column}.{axis}" for axis in lead.axes), masked=False)
+        for column in encoder.further
+    }
+
+
+def full_precision(logits: torch.Tensor) -> torch.Tensor:
+    """Half-precision logits as float32, for losses; wider ones as they are."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
+
+
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
+HIGHER_IS_BETTER = frozenset(
+    {"accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou", "dice"}
+)
+"""Names of metrics that have one direction, whoever computes them."""
+
+
+def better_of(task: TaskSpec, metric: str) -> Better | None:
+    """Whether higher or lower figures of a metric are better; None where nobody has said it."""
+    stated = task.better.get(metric) or getattr(task.metrics.get(metric), "better", None)
+    if stated is not None:
+        return "lower" if stated == "lower" else "higher"
+    if metric in LOWER_IS_BETTER:
+        return "lower"
+    generated = task.generate.names if task.generate is not None else ()
+    return "higher" if metric in HIGHER_IS_BETTER or metric in generated else None
+
+
+def is_better(metric: str, new: float, old: float | None, better: Better | None = None) -> bool:
+    """Whether `new` beats `old`, in the direction of the metric.
+
+    >>> is_better("loss", 1.0, 2.0), is_better("accuracy", 0.5, 0.6)
+    (True, False)
+    """
+    if old is None:
+        return True
+    lower = metric in LOWER_IS_BETTER if better is None else better == "lower"
+    return new < old if lower else new > old
