@@ -77,7 +77,7 @@ def collate_columns(
         spec = fields[name]
         shape = [sizes[axis] for axis in spec.axes]
         side = padding_side if starts_in_time(spec) else "right"
-        batch[name] = pad_stack(arrays, shape, spec.numpy_dtype, spec.pad, side)
+        batch[name] = pad_stack(arrays, shape, spec.batch_dtype, spec.pad, side)
     lead = lead_column(columns)
     if lead and "attention_mask" not in columns and is_masked(fields[lead]):
         place = fields[lead].time_axis or 0
@@ -202,7 +202,7 @@ def _concatenate_rows(
     for name, arrays in columns.items():
         spec = fields[name]
         values = np.concatenate(arrays)[None] if starts_in_time(spec) else np.array(arrays)
-        batch[name] = values.astype(spec.numpy_dtype, copy=False)
+        batch[name] = values.astype(spec.batch_dtype, copy=False)
     lead = next(name for name in SEQUENCES if name in columns)
     lengths = np.fromiter((len(array) for array in columns[lead]), np.int64)
     starts = np.cumsum(lengths) - lengths

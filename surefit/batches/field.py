@@ -48,8 +48,14 @@ class Field:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype on disk and in the batch."""
+        """The dtype on disk."""
         return np.dtype(self.dtype)
+
+    @cached_property
+    def batch_dtype(self) -> np.dtype[Any]:
+        """The dtype in a batch: classes are int64, which the losses of torch need."""
+        is_class = self.pad == IGNORE_INDEX and self.numpy_dtype.kind == "i"
+        return np.dtype(np.int64) if is_class else self.numpy_dtype
 
 
 def _time(dtype: str, pad: float | int, aligned_with: str | None = None) -> Field:

@@ -21,7 +21,12 @@ from surefit.checks.probes.targets import (
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding
 from surefit.inputs.store import Store
-from surefit.models.call import FORWARD_NEEDS_LABELS, TargetUse, has_module_loss
+from surefit.models.call import (
+    FORWARD_NEEDS_LABELS,
+    TargetUse,
+    has_module_loss,
+    is_transformers,
+)
 from surefit.pipeline.evaluation import as_metric
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.build_model import Built
@@ -34,6 +39,9 @@ READ_ROWS = 8
 """Rows that are read with and without their targets."""
 KNOWN_ROWS, KNOWN_VALUES = 256, 1_000_000
 """Rows and values that other targets are taken from, at most."""
+
+OWN_ROWS, OWN_VALUES = 256, 1_000_000
+"""Rows and values of a batch that a module of the user's own is probed with, at most."""
 
 Row = Mapping[str, Any]
 
@@ -64,16 +72,30 @@ def probe_targets(pipeline: Pipeline, train: Store) -> list[Finding]:
     given = {a: c for a, c in call.arguments.items() if c in call.targets.columns}
     if call.auxiliary is not None:  # it passes labels on
         given["labels"] = "labels"
-    rows = probe_rows(pipeline, train)
+    rows, columns = probe_rows(pipeline, train), {*call.targets.columns, "labels"}
     if _is_teacher_forced(pipeline) and "labels" in call.arguments.values():
         steps = min(len(row["labels"]) for row in rows) // 2
         given = {a: c for a, c in call.arguments.items() if c == "labels"}
+    elif not given and "decoder_input_ids" in call.arguments.values():  # each one step later
+        columns = {"decoder_input_ids"}
+        steps = min(len(row["decoder_input_ids"]) for row in rows) // 2
+        given = {a: c for a, c in call.arguments.items() if c in columns}
     if not given:
         return []
-    changed = _changed(rows, train, {*call.targets.columns, "labels"}, steps or 0)
+    if steps is None and not is_transformers(pipeline.module):  # it may treat some rows apart
+        rows = probe_rows(pipeline, train, _rows_all_over(rows, train))
+    keep = 0 if steps is None else steps + ("decoder_input_ids" in columns)
+    changed = _changed(rows, train, columns, keep)
     batches = _collate(pipeline, rows), _collate(pipeline, changed)
     module, case = pipeline.module, OtherTargets(*batches, given, steps)
     return run_probe("targets", module, lambda: check_targets(module, call, case))
+
+
+def _rows_all_over(rows: Sequence[Row], train: Store) -> Any:
+    """As many rows of the training set as a small batch holds."""
+    per_row = max(sum(np.size(value) for value in row.values()) for row in rows)
+    count = min(OWN_ROWS, max(2, OWN_VALUES // max(per_row, 1)))
+    return np.unique(np.linspace(0, len(train) - 1, count).astype(int))
 
 
 def _is_teacher_forced(pipeline: Pipeline) -> bool:

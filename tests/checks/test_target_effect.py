@@ -237,3 +237,55 @@ def test_a_decoder_may_read_earlier_labels(copies: bool, tmp_path: Path) -> None
         batch = plan.job.pipeline.batch(plan.job.validation, range(len(plan.job.validation)))
         total, count = plan.job.pipeline.loss(plan.job.pipeline.outputs(batch), batch)
         assert figures["loss"] == pytest.approx(float(total.detach()) / count, rel=1e-5)
+
+
+class Decoder(Forced):
+    """Reads decoder_input_ids up to each position, or from it on."""
+
+    def forward(self, input_ids: Any, decoder_input_ids: Any) -> Any:  # type: ignore[override]
+        read = self.embed(decoder_input_ids)
+        seen = read.flip(1).cumsum(1).flip(1) if self.copies else read.cumsum(1)
+        return self.head(self.embed(input_ids).sum(1, keepdim=True) + seen)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_decoder_must_not_read_later_inputs(copies: bool, tmp_path: Path) -> None:
+    latin_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    rows = [{"source": f"the number {n}", "target": f"one two {n} three"} for n in range(30)]
+    plan = surefit.check(
+        data=rows, model=Decoder(copies), task="seq2seq", tokenizer=str(tmp_path / "tokenizer")
+    )
+    errors = [each for each in plan.findings if each.severity == "error"]
+    assert [each.code for each in errors] == (["SF751"] if copies else [])
+    assert all("causal attention" in str(each.fix) for each in errors)
+
+
+def test_a_leak_in_few_rows_is_found() -> None:
+    class Seldom(Labelled):
+        def forward(self, inputs_embeds: Any, labels: Any = None) -> Any:
+            scores = self.head(inputs_embeds.mean(1))
+            seen = inputs_embeds[:, 0, :1] > np.quantile(DATA["features"][1:-1, 0, 0], 0.9)
+            return scores if labels is None else scores + one_hot(labels, 2) * seen
+
+    plan = surefit.check(data=DATA, model=Seldom(""))
+    assert [each.code for each in plan.findings if each.severity == "error"] == ["SF751"]
+
+
+def test_forward_gets_the_labels_of_pixels_as_int64(tmp_path: Path) -> None:
+    class Pixels(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Conv2d(3, 2, 1)
+
+        def forward(self, pixel_values: Any, labels: Any = None) -> Any:
+            scores = self.head(pixel_values)
+            return scores if labels is None else (cross_entropy(scores, labels), scores)
+
+    draw = np.random.default_rng(0)
+    rows = [
+        {"image": draw.integers(0, 255, (8, 8, 3), np.uint8), "label": draw.integers(0, 2, (8, 8))}
+        for _ in range(12)
+    ]
+    task, output = "image-segmentation", str(tmp_path / "run")
+    run = surefit.train(data=rows, model=Pixels(), task=task, max_steps=1, output=output)
+    assert "iou" in run.metrics

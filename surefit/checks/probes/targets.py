@@ -73,15 +73,7 @@ def check_targets(module: nn.Module, call: Call, given: OtherTargets) -> list[Fi
             if change > 0:
                 if _change(usual, _logits(module, call, given.batch, training)) > 0:
                     raise RuntimeError("forward draws numbers that torch.manual_seed does not set")
-                message = (
-                    f"forward's argument {argument!r} receives the target {column!r} and changes "
-                    f"the outputs: they move by {change:.2g} of their size with other values there."
-                )
-                fix = (
-                    f"Compute the logits without {argument}; use it only for a loss that forward "
-                    "returns."
-                )
-                return [TARGET_REACHES_OUTPUTS.finding(message, column=column, fix=fix)]
+                return [_leak(argument, column, change, given.steps is not None)]
     if given.steps is not None or call.targets.required:
         return []
     assert usual is not None
@@ -94,6 +86,18 @@ def check_targets(module: nn.Module, call: Call, given: OtherTargets) -> list[Fi
         f"they move by {change:.2g} of their size."
     )
     return [TARGET_REACHES_OUTPUTS.finding(message, column=next(iter(given.arguments.values())))]
+
+
+def _leak(argument: str, column: str, change: float, is_decoder: bool) -> Finding:
+    """The finding for a target that moves outputs; a decoder may see the tokens before each one."""
+    receives = f"forward's argument {argument!r} receives the target {column!r} and changes"
+    moved = f"they move by {change:.2g} of their size with other values there."
+    message = f"{receives} the outputs: {moved}"
+    fix = f"Compute the logits without {argument}; use it only for a loss that forward returns."
+    if is_decoder:
+        message = f"{receives} the outputs that have to predict it: {moved}"
+        fix = "Let the decoder see earlier tokens only: inputs shifted by one, causal attention."
+    return TARGET_REACHES_OUTPUTS.finding(message, column=column, fix=fix)
 
 
 def _logits(module: nn.Module, call: Call, batch: Batch, training: bool) -> torch.Tensor | None:
