@@ -1,14 +1,12 @@
 """Opens `tiny:ARCH`, a small untrained transformers model sized to the data.
 
 The sizes in the config of an architecture are replaced, found by the names that configs give them.
-What `tiny:` can build is every architecture that transformers has for a task, without those in
-UNBUILT; `tests/slow/test_tiny_architectures.py` builds and steps each of them.
+`tests/slow/test_tiny_architectures.py` builds and steps each of ARCHITECTURES.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -40,47 +38,35 @@ from surefit.targets.task_spec import Head
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-_SIZES = "its sizes depend on each other, so its config cannot be made small"
-_MORE_INPUTS = "it reads images, sound or places on a page together with text"
-_AHEAD = "its tokens see later ones"
-_EOS = "it classifies by the eos tokens of encoder and decoder, which rows do not have alike"
-_IMAGE = "it cannot be built for small images"
-UNBUILT: dict[str, dict[str, str]] = {
-    "causal-lm": {
-        _MORE_INPUTS: "gemma3n gemma4_assistant gemma4_unified_assistant git musicgen "
-        "musicgen_melody",
-        _AHEAD: "cpmant xlnet",
-        _SIZES: "bamba blt cohere_compass_text dbrx gpt_neo granitemoehybrid hrm_text "
-        "lfm2_moe prophetnet qwen4_exp qwen4_exp_text zamba zamba2",
-    },
-    "masked-lm": {_SIZES: "perceiver"},
-    "seq2seq": {
-        _MORE_INPUTS: "audioflamingo3 glmasr granite_speech granite_speech_plus "
-        "moss_transcribe_diarize musicflamingo nemo_speechlm qwen2_audio qwen3_asr vibevoice_asr "
-        "voxtral voxtral_realtime",
-        _SIZES: "fsmt",
-    },
-    "image-classification": {
-        _IMAGE: "cvt dinat donut-swin efficientnet hgnet_v2 imagegpt levit mobilenet_v1 "
-        "mobilevitv2 perceiver pp_lcnet siglip2 swiftformer textnet timm_wrapper",
-        _MORE_INPUTS: "shieldgemma2",
-    },
-    "image-segmentation": {
-        _IMAGE: "beit data2vec-vision dpt mobilenet_v2 mobilevit mobilevitv2 sapiens2 tipsv2_dpt "
-        "upernet",
-    },
-    "audio-classification": {_SIZES: "sew sew-d"},
-    "text-classification": {
-        _EOS: "bart bigbird_pegasus mbart mt5 mvp plbart t5 umt5",
-        _MORE_INPUTS: "layoutlmv2 layoutlmv3 lilt",
-        _SIZES: "cohere_compass_text gpt_neo zamba zamba2",
-    },
-    "token-classification": {
-        _MORE_INPUTS: "bros layoutlmv2 layoutlmv3 lilt qwen3_asr",
-        _SIZES: "gpt_neo",
-    },
+ARCHITECTURES = """
+    albert ast bart beit bert big_bird bloom camembert convbert convnext convnextv2 deberta
+    deberta-v2 deit dinov2 distilbert electra ernie esm eurobert falcon fnet funnel gemma gemma2
+    gemma3_text glm glm4 gpt2 gpt_neox gpt_oss gptj granite granitemoe hubert led llama longformer
+    longt5 m2m_100 mamba marian mbart megatron-bert mistral mixtral mobilebert modernbert mpnet mpt
+    mt5 nllb-moe olmo olmo2 olmo3 olmoe openai-gpt opt pegasus phi phi3 phimoe qwen2 qwen2_moe qwen3
+    qwen3_moe regnet resnet roberta rwkv segformer smollm3 stablelm starcoder2 swin
+    switch_transformers t5 umt5 vit wav2vec2 wavlm whisper xlm-roberta xlstm
+"""
+"""What `tiny:` builds, for each task that transformers has a model of it for."""
+UNSUITED = {
+    "text-classification": ("bart", "mbart", "mt5", "t5", "umt5"),  # pool at an eos of all rows
+    "image-segmentation": ("beit",),  # upsamples by a factor that small images do not have
 }
-"""Architectures that `tiny:` cannot build, by family and reason."""
+MODEL_TYPES = {"ast": "audio-spectrogram-transformer"}
+"""What transformers calls architectures that are known by a shorter name."""
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "ast": {"patch_size": 16, "frequency_stride": 16, "time_stride": 16},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
+    "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
+    "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
+    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
+}
+"""Settings of architectures whose sizes depend on each other."""
+REQUIRED = ("head_dim", "num_key_value_heads", "vocab_size")
+"""None by default in some configs, whose models cannot be built without a value."""
+_FIRST_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_START_TOKENS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
+_LAST_TOKENS = ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id")
 
 
 @lru_cache
@@ -91,39 +77,9 @@ def tiny_families() -> dict[str, tuple[str, ...]]:
     short, found = {kind: arch for arch, kind in MODEL_TYPES.items()}, {}
     for auto, family in FAMILY_OF.items():
         listed = getattr(transformers, auto)._model_mapping._model_mapping
-        unbuilt = " ".join(UNBUILT[family].values()).split()
-        found[family] = tuple(sorted(short.get(a, a) for a in listed if a not in unbuilt))
+        names = {*ARCHITECTURES.split()} & {short.get(kind, kind) for kind in listed}
+        found[family] = tuple(sorted(names - {*UNSUITED.get(family, ())}))
     return found
-
-
-MODEL_TYPES = {"ast": "audio-spectrogram-transformer"}
-"""What transformers calls architectures that are known by a shorter name."""
-
-OVERRIDES: dict[str, dict[str, Any]] = {
-    "ast": {"patch_size": 16, "frequency_stride": 16, "time_stride": 16},
-    "bit": {"num_groups": 4, "embedding_size": 16},
-    "deit": {"architectures": ["DeiTForImageClassification"]},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "mamba2": {"expand": 1},
-    "mobilenet_v2": {"output_stride": 8, "depth_multiplier": 0.35},
-    "mobilevit": {"output_stride": 16},
-    "reformer": {"axial_pos_embds": False},
-    "regnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "groups_width": 16},
-    "resnet": {"hidden_sizes": [32, 64, 128], "depths": [1, 1, 1], "embedding_size": 32},
-    "swin": {"depths": [1, 1, 1], "num_heads": [1, 2, 4], "window_size": 2},
-    "xmod": {"default_language": "en_XX"},
-    "zaya": {"num_experts_per_tok": 1},
-}
-"""Settings of architectures whose sizes depend on each other."""
-
-# None by default in some configs, whose models cannot be built without a value.
-REQUIRED = (
-    *("head_dim", "num_key_value_heads", "vocab_size", "n_routed_experts", "n_shared_experts"),
-    "num_experts_per_tok",
-)
-_FIRST_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_START_TOKENS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
-_LAST_TOKENS = ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id")
 
 
 @dataclass(frozen=True)
@@ -138,54 +94,34 @@ class TinySizes:
     image_size: int = 32
 
     @cached_property
-    def by_name(self) -> list[tuple[str, int]]:
-        """Patterns of the names that configs give to sizes, and the size; the first one counts."""
-        width, heads = self.hidden_size, self.num_heads
-        return [
-            (r"num_kv_shared_layers", 0),
-            (r"(n|mamba_n|o|topk|num_expert)_groups?|.*shared_experts|first_k_dense_replace", 1),
-            (r"num_nextn_predict_layers|num_self_attends_per_block|num_dense_layers", 1),
-            (r"moe_layer_start_index|interleave_moe_layer_step", 1),
-            (r"num_experts_per_tok(en)?|moe_topk|moe_k", 2),
-            (r".*experts|zero_expert_num", 4),
-            (r"conv_pos_kernel_size", 3),
-            (r"conv_depthwise_kernel_size", 7),
-            (r"num_conv_pos_embedding_groups", 4),
-            (r"num_conv_pos_embeddings|(?!embedding_).*_rank|.*state_size|mamba_d_state", 16),
-            (r"hidden_size_per_layer_input|router_hidden_size", 16),
-            (r"(num_)?((en|de)coder_|hidden_)?layers|n_layers?|num_blocks", self.num_layers),
-            (r"mamba_n(um)?_heads", 2 * heads),
-            (r".*heads|n_head", heads),
-            (r"qk_(nope|rope)_head_dim", width // heads // 2),
-            (
-                r".*head_dim|.*d_head|d_kv|rotary_dim|kv_channels|attention_head_size",
-                width // heads,
-            ),
-            (r"(moe|shared_expert)_intermediate_size|expert_ffn_hidden_size", width),
-            (r"mamba_d_ssm", 2 * width),
-            (r".*intermediate_size(_mlp)?|.*ffn_dim|d_ff|dff|d_inner|hidden_dim", 4 * width),
-            (r"ffn_hidden_size|feed_forward_size", 4 * width),
-            (r"embed_dim", width // 8),
-            (r"(entity_|decoder_)?vocab_size(_per_layer_input)?", self.vocab_size),
-            (r"max_((en|de)coder_)?position_embeddings|n_positions|n_ctx", self.max_positions),
-            (r"max_seq_len|model_max_length|context_length", self.max_positions),
-            (r"max_(source|target)_positions", self.max_positions),
-            (r"image_size|input_size", self.image_size),
-            (r"patch_size", max(1, self.image_size // 8)),
-            (
-                r".*hidden_size|d_model|n_embd|.*emb(ed|edding)?_(size|dim)|word_embed_proj_dim",
-                width,
-            ),
-            (r"dim|projection_dim|pooler_output_size|dim_model_base|lru_width|d_latents", width),
-            (
-                r"embedding_rank|intra_bottleneck_size|classifier_proj_size|prediction_head_size",
-                width,
-            ),
-        ]
-
-    def named(self, key: str) -> int | None:
-        """The size of a setting; None if it is no size."""
-        return next((size for name, size in self.by_name if re.fullmatch(name, key)), None)
+    def by_name(self) -> dict[str, int]:
+        """The sizes by the names that configs give them."""
+        width, heads, positions = self.hidden_size, self.num_heads, self.max_positions
+        listed = {
+            "num_experts_per_tok": 2,
+            "num_experts num_local_experts num_conv_pos_embedding_groups": 4,
+            "num_conv_pos_embeddings state_size time_step_rank": 16,
+            "num_hidden_layers num_layers num_decoder_layers encoder_layers decoder_layers n_layer "
+            "n_layers num_blocks": self.num_layers,
+            "num_attention_heads num_key_value_heads num_heads num_kv_heads n_head n_heads "
+            "encoder_attention_heads decoder_attention_heads": heads,
+            "head_dim d_head d_kv rotary_dim": width // heads,
+            "moe_intermediate_size shared_expert_intermediate_size": width,
+            "intermediate_size encoder_ffn_dim decoder_ffn_dim ffn_dim hidden_dim d_inner d_ff "
+            "ffn_hidden_size": 4 * width,
+            "vocab_size decoder_vocab_size": self.vocab_size,
+            "max_position_embeddings max_encoder_position_embeddings n_positions max_seq_len "
+            "max_decoder_position_embeddings max_source_positions max_target_positions "
+            "context_length": positions,
+            "image_size": self.image_size,
+            "patch_size": max(1, self.image_size // 8),
+            "embed_dim": width // 8,
+            "hidden_size d_model n_embd dim embedding_size embedding_dim pooler_hidden_size "
+            "true_hidden_size word_embed_proj_dim attention_hidden_size decoder_hidden_size "
+            "output_hidden_size pooler_output_size classifier_proj_size "
+            "intra_bottleneck_size": width,
+        }
+        return {name: size for names, size in listed.items() for name in names.split()}
 
 
 DEFAULT_SIZES = TinySizes()
@@ -224,26 +160,24 @@ def tiny_config(
 
 
 def _check_architecture(arch: str, family: str | None) -> None:
-    """Raise ValueError, with the reason or the nearest names, unless `tiny:` can build `arch`."""
+    """Raise ValueError, with the nearest names, unless `tiny:` can build `arch`."""
     families = tiny_families()
     known = families[family] if family else sorted(set().union(*families.values()))
     if arch in known:
         return
     kind = f"an architecture for {family}" if family else "an architecture"
-    reasons = (r for name in ([family] if family else UNBUILT) for r in UNBUILT[name].items())
-    why = next((reason for reason, names in reasons if arch in names.split()), None)
     near = difflib.get_close_matches(arch, known, n=3, cutoff=0.5)
     hint = (
         f"close matches: {', '.join(near)}" if near else f"there are {len(known)}, e.g. {known[0]}"
     )
-    raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that can be built small; {why or hint}")
+    raise ValueError(f"tiny:{arch}: {arch!r} is not {kind} that tiny: builds; {hint}")
 
 
 def _shrink(default: dict[str, Any], sizes: TinySizes) -> dict[str, Any]:
     """Return the settings that change, of a default config and of the configs inside it."""
     small: dict[str, Any] = {}
     for key, value in default.items():
-        size = sizes.named(key)
+        size = sizes.by_name.get(key)
         if isinstance(value, dict) and value.get("model_type"):
             small[key] = _shrink(value, sizes) | {"model_type": value["model_type"]}
         elif isinstance(value, list | tuple):
@@ -256,8 +190,6 @@ def _shrink(default: dict[str, Any], sizes: TinySizes) -> dict[str, Any]:
         small = {k: v for k, v in small.items() if k not in ("num_layers", "hidden_size")}
     if "feat_extract_norm" in default:
         small["feat_extract_norm"] = "layer"  # padding is kept out by the attention mask
-    if "qk_rope_head_dim" in small and default.get("head_dim") == default["qk_rope_head_dim"]:
-        small["head_dim"] = small["qk_rope_head_dim"]
     if default.get("num_key_value_heads") not in (None, default.get("num_attention_heads")):
         small["num_key_value_heads"] = sizes.num_heads // (1 if sizes.num_heads % 2 else 2)
     return small | _token_ids(default, sizes.vocab_size)
@@ -272,18 +204,17 @@ def _shrink_list(
     attention.
     """
     count, layers = len(values), sizes.num_layers
-    if key in ("hidden_sizes", "embed_dims", "embed_dim"):
+    if key == "hidden_sizes":
         return {key: [sizes.hidden_size // 2**i for i in reversed(range(count))]}
     if key in ("num_heads", "num_attention_heads"):
         return {key: [min(2**i, sizes.num_heads) for i in range(count)]}
-    if key in ("depths", "depth"):
+    if key == "depths":
         return {key: [min(depth, layers) for depth in values]}
-    if key in ("image_size", "conv_dim"):
-        return {key: [sizes.image_size if key == "image_size" else 32] * count}
+    if key == "conv_dim":
+        return {key: [32] * count}
     if count != default_layers:
         return {}
     kinds = [value for i, value in enumerate(values) if value not in values[:i]]
-    kinds = [4 * sizes.hidden_size] if key == "intermediate_size" else kinds
     return {key: (kinds * layers)[:layers]}
 
 
@@ -323,7 +254,11 @@ def open_tiny(arch: str) -> ModelSource:
     try:
         default = tiny_config(arch)
     except ValueError as error:
-        raise UsageError(str(error), "`surefit tasks --models` lists them.") from None
+        raise UsageError(
+            str(error),
+            "`surefit tasks --models` lists them. For others, pass a folder with a small "
+            "config.json and a tokenizer, and --from-scratch.",
+        ) from None
     families = tiny_families()
     listed = {name for name, family in FAMILY_OF.items() if arch in families[family]}
     return ModelSource(

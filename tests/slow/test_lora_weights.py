@@ -70,12 +70,8 @@ INPUTS = {
     "image-classification": {"pixel_values": (2, 3, 32, 32)},
 }
 WITHOUT = {
-    "ibert": "its linear layers are of its own kind",
-    "bit": "its convolutions are of its own kind",
-    "reformer": "its layers take no gradients behind frozen embeddings",
     "rwkv": "it has no backward in evaluation mode",
     "xlstm": "it keeps the state of an earlier batch",
-    "qwen3_5": "its pad token is in a part of its config",
 }
 
 

@@ -18,7 +18,7 @@ AUTO = {
     "seq2seq": "AutoModelForSeq2SeqLM",
     "image-classification": "AutoModelForImageClassification",
 }
-AT_LEAST = {"causal-lm": 120, "masked-lm": 35, "seq2seq": 15, "image-classification": 10}
+AT_LEAST = {"causal-lm": 45, "masked-lm": 20, "seq2seq": 12, "image-classification": 9}
 VOCAB_SIZE, NUM_LABELS, MAX_PARAMETERS = 512, 3, 8_000_000
 
 

@@ -22,7 +22,7 @@ from surefit.models.tiny import TinySizes, tiny_config
 pytestmark = pytest.mark.slow
 
 VOCABULARY = 64
-ARCHITECTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "phimoe", "jamba"]
+ARCHITECTURES = ["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "phimoe"]
 
 
 def experts(arch: str = "mixtral", coefficient: float = 0.5, **sizes: Any) -> Any:
