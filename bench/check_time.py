@@ -70,12 +70,9 @@ class Checked:
     def cells(self) -> str:
         """The columns of the table."""
         memory = self.found["memory"]
-        planning, peak = (
-            f"{memory[name] / 1e9:.2f} GB"
-            for name in ("planning_peak_bytes", "predicted_peak_bytes")
-        )
+        peak = f"{memory['predicted_peak_bytes'] / 1e9:.2f} GB"
         fits = "yes" if memory["fits"] else "no"
-        return f"{self.seconds:.1f} | {self.cpu_seconds:.1f} | {planning} | {peak} | {fits}"
+        return f"{self.seconds:.1f} | {self.cpu_seconds:.1f} | {peak} | {fits}"
 
 
 def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
@@ -110,8 +107,8 @@ def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
         f"{os.cpu_count()} cores, Python {platform.python_version()}, no GPU; "
         f"load average {load:.1f} before the first case.",
         "",
-        "| | seconds | CPU seconds | memory of planning | predicted peak | fits |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | seconds | CPU seconds | predicted peak | fits |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for name, options in cases:
         checked = check(folder, options)

@@ -52,7 +52,7 @@ class Request:
     processes: int | None = None
     """Processes that a run is planned for, if not those that plan it."""
     device: str | None = None
-    """The kind of device that a run is planned for, as `memory.devices` names it."""
+    """The kind of device that a run is planned for, as `memory/limit.py` names it."""
     encodes_only: bool = False
     """Whether to stop when the rows are encoded and checked."""
     one_row: bool = False
@@ -102,7 +102,7 @@ def make_request(
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:
     """The request for another number of processes, and for a kind of device that is not here."""
-    from surefit.memory.devices import find_device
+    from surefit.memory.limit import find_device
 
     config = request.config
     elsewhere = device is not None or (processes or 1) > 1

@@ -6,7 +6,6 @@ import gc
 import os
 import random
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from zlib import crc32
@@ -99,11 +98,9 @@ def quick_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     else:
         monkeypatch.setattr("surefit.plan.settle_job.check_rate", lambda job, fit, *_: (fit, []))
     if not marks & {"slow", "true_memory"}:
-        for place in ("predict_peak", "enforce_limit"):  # each looks at all objects there are
+        for place in ("predict_peak", "process_memory"):  # each looks at all objects there are
             monkeypatch.setattr(f"surefit.memory.{place}.free_memory", lambda: None)
         monkeypatch.setattr("surefit.memory.predict_peak.counted_bytes", _sum_sizes)
-        # The kernel walks all pages of the process to answer.
-        monkeypatch.setattr("surefit.plan.stages.watch_peak", lambda: nullcontext(lambda: 1))
 
 
 def _sum_sizes(spans: Iterable[tuple[int, int]]) -> int:

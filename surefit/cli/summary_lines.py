@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 NAMES = {"loss": "eval loss"}
 """Metrics that another figure of the line could be mistaken for."""
 NO_BASELINES: Mapping[str, Mapping[str, Any]] = {}
-SENT = {
-    "all_gather": "gathered weights",
-    "reduce_scatter": "gradients",
-    "all_reduce": "gradients",
-}
-"""What processes send to each other, by collective."""
 SHOWN_SAMPLES = 3
 SHOWN_CLASSES = 8
 SHOWN_NOTES = 5
@@ -62,7 +56,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
-    yield from fit_lines(plan.fit, plan.planning_peak_bytes)
+    yield from fit_lines(plan.fit)
     if plan.disk is not None:
         yield "disk", _disk_line(plan.disk)
     if plan.rehearsal is not None:
@@ -206,26 +200,13 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """How processes share a step, and what they exchange."""
+    """How processes share a step."""
     shared = plan.processes_dict()
     if not shared:
         return
     holds = "a shard of the model (fsdp)" if shared["parallel"] == "fsdp" else "the whole model"
-    text = (
-        f"{shared['count']}, each with {holds}; {shared['imbalance']:.1%} of their time "
-        "is waiting for the slowest"
-    )
-    sent = shared["exchanged_bytes_per_step"]
-    if sent is not None:
-        kinds = " and ".join(SENT[name] for name in shared["exchanged_by"])
-        text += f"; each sends {show_size(sent)} in a step ({kinds})"
-        seconds = shared["exchange_seconds_at_least"]
-        if seconds is not None:
-            text += (
-                f", at least {seconds:.2g} s at the full rate between devices of one host "
-                f"({plan.request.device}), and longer between hosts"
-            )
-    yield "processes", text
+    waiting = f"{shared['imbalance']:.1%} of their time is waiting for the slowest"
+    yield "processes", f"{shared['count']}, each with {holds}; {waiting}"
 
 
 def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
@@ -329,25 +310,14 @@ def _one_line(text: str) -> str:
     return line if len(line) <= WIDTH else f"{line[: WIDTH // 2]} … {line[-WIDTH // 2 :]}"
 
 
-def fit_lines(fit: Fit | None, planning_bytes: int | None = None) -> list[tuple[str, str]]:
+def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
     """The memory peak and the duration, as far as they are known."""
     lines = []
-    planning = f"; planning {show_gb(planning_bytes)}" if planning_bytes is not None else ""
     if fit is not None and fit.peak_bytes is not None:
         measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
-        each = " in each process" if fit.exchange is not None else ""
-        lines.append(
-            (
-                "memory",
-                f"peak {show_gb(fit.peak_bytes)}{each}{measured}; limit {fit.limit}{planning}",
-            )
-        )
-        if fit.exchange is not None:
-            named = (f"{name} {show_size(size)}" for name, size in fit.parts.items() if size)
-            lines.append(("of it", ", ".join(named)))
-        if fit.exchange is not None and fit.exchange.save_gather_bytes:
-            saved = show_size(fit.exchange.save_gather_bytes)
-            lines.append(("saving", f"gathers the model tensor by tensor, in up to {saved}"))
+        each = " in each process" if "gathers" in fit.parts else ""
+        peak = f"peak {show_gb(fit.peak_bytes)}{each}{measured}"
+        lines.append(("memory", f"{peak}; limit {fit.limit}"))
     if fit is not None and fit.total_seconds is not None:
         lines.append(
             (

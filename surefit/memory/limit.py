@@ -1,4 +1,4 @@
-"""The memory limit of a run: one function that planning, loaders and messages ask.
+"""The memory limit of a run, and the devices that runs are planned for.
 
 Containers (Docker, Kubernetes), batch systems (Slurm) and systemd limit memory by Linux control
 groups (cgroups), version 1 and 2. A group is bound by its own limit and by those of all groups
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
+from surefit.errors import UsageError
 from surefit.gigabytes import show_gb, to_bytes
 from surefit.memory.process_memory import anonymous_bytes, trim_heap
 from surefit.processes import num_on_host
@@ -195,3 +197,57 @@ def _host_limit(cgroups: CgroupTree) -> Limit:
         source = f"free in this container (cgroup){share}"
         limits.append(Limit(min(free + own, limit_bytes), source))
     return min(limits, key=lambda limit: limit.bytes)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of accelerator, with the figures of its maker; somewhat less memory is free."""
+
+    memory_gb: float
+    bf16: bool = True
+    """Whether it computes in bfloat16; those that emulate it do not count."""
+
+
+DEVICES = {
+    "t4-16gb": Device(16, bf16=False),
+    "v100-16gb": Device(16, bf16=False),
+    "v100-32gb": Device(32, bf16=False),
+    "p100-16gb": Device(16, bf16=False),
+    "a10-24gb": Device(24),
+    "l4-24gb": Device(24),
+    "l40s-48gb": Device(48),
+    "rtx3090-24gb": Device(24),
+    "rtx4090-24gb": Device(24),
+    "rtx5090-32gb": Device(32),
+    "a6000-48gb": Device(48),
+    "a100-40gb": Device(40),
+    "a100-80gb": Device(80),
+    "h100-80gb": Device(80),
+    "h200-141gb": Device(141),
+    "b200-192gb": Device(192),
+    "mi250-128gb": Device(128),
+    "mi300x-192gb": Device(192),
+}
+"""Devices that `check --device NAME` plans for where they are not."""
+OF_THIS_MACHINE = ("mps", "cpu", "cuda", "gpu", "xpu", "hpu", "auto")
+"""What other programs call a device that is here; torch chooses it."""
+
+
+def find_device(name: str) -> Device:
+    """Return the device of a name; refuse another one with those that are known.
+
+    >>> find_device("A100-80GB").memory_gb
+    80
+    """
+    known = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if known in DEVICES:
+        return DEVICES[known]
+    near = [each for each in DEVICES if each.startswith(f"{known}-")]
+    near = near or get_close_matches(known, DEVICES, 1)
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    if known in OF_THIS_MACHINE:
+        hint = "The devices of this machine need no --device: leave it out. "
+    raise UsageError(
+        f"The device {name!r} is not known.",
+        f"{hint}Known are {', '.join(DEVICES)}; for any other: --set device_memory_gb=….",
+    )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.errors import message_of
-from surefit.memory.enforce_limit import is_out_of_memory
-from surefit.memory.held_memory import ALONE, Exchange, Sharing, exchanged_bytes
 from surefit.memory.limit import Limit
-from surefit.memory.machine_speed import measure_machine
-from surefit.memory.process_memory import counted_bytes, free_memory, mapped_file_bytes
-from surefit.memory.trace_step import Traced, trace_evaluation, trace_training
+from surefit.memory.process_memory import counted_bytes, free_memory, is_out_of_memory
+from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_evaluation, trace_training
 from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
 from surefit.pipeline.pipeline import Job
@@ -40,6 +38,13 @@ MEASURED_ROWS = 16
 """Rows that are augmented to measure the time it takes."""
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
+OP_SECONDS = 12e-6
+"""Overhead of Python and torch per operation."""
+READS_PER_WRITE = 2
+"""Bytes read per byte written, on average."""
+HOST_SIZES, DEVICE_SIZES = (512, 1 << 22), (4096, 1 << 24)
+"""Rows of the matrix, and numbers of the copy, that are timed. An accelerator needs large ones:
+small ones take as long as it takes to start them, or fit into its cache."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,6 @@ class Fit:
     advice: tuple[Mapping[str, Any], ...] = ()
     unknown: str = ""
     """Why the peak could not be predicted; empty if it was."""
-    exchange: Exchange | None = None
-    """What each of several processes sends in a step; None for one, or if it is unknown."""
 
     @property
     def fits(self) -> bool | None:
@@ -72,7 +75,6 @@ class Fit:
             "fits": self.fits,
             "limit_source": self.limit.source,
             "measured_peak_bytes": self.measured_bytes,
-            "mapped_file_bytes": mapped_file_bytes(),
             "parts": dict(self.parts),
             "advice": [dict(option) for option in self.advice],
         }
@@ -90,26 +92,19 @@ def predict(job: Job, limit: Limit) -> Fit:
 
     The result is unknown if the model's code cannot run on the meta device.
     """
-    sharing = sharing_of(job)
-    module, dtype = job.pipeline.module, job.autocast_dtype
-    exchange = exchanged_bytes(module, sharing, dtype, job.batches.grad_accum)
     try:
-        training = trace_batch(job, *job.on_meta, worst_batch(job), sharing)
-        passes = (
-            training,
-            *_without_gradients(job, training, limit),
-            *([_saving(training, exchange)] if exchange is not None and sharing.shards else []),
-        )
+        training = trace_batch(job, *job.on_meta, worst_batch(job), sharing_of(job))
+        passes = training, *_without_gradients(job, training, limit)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (message_of(error).strip().splitlines() or [""])[0]
         unknown = f"{type(error).__name__}: {first}"[:200]
-        return Fit(limit, unknown=unknown, exchange=exchange)
+        return Fit(limit, unknown=unknown)
     worst = max(passes, key=lambda traced: traced.peak)
     parts = _breakdown(worst, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
     beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
-    fit = Fit(limit, parts={**parts, **held}, exchange=exchange)
+    fit = Fit(limit, parts={**parts, **held})
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.is_planned_device else _with_time(fit, job, training)
 
@@ -118,13 +113,6 @@ def sharing_of(job: Job) -> Sharing:
     """How the processes of a job share its model."""
     count = job.batches.num_processes
     return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.kind)
-
-
-def _saving(training: Traced, exchange: Exchange) -> Traced:
-    """What is held while a divided model is gathered to be saved; no gradient exists then."""
-    return replace(
-        training, gradients=0, activations=0, gathers=exchange.save_gather_bytes, heap_bytes=0
-    )
 
 
 def worst_batch(job: Job) -> Batch:
@@ -285,6 +273,59 @@ def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> di
     if "decoder_input_ids" in batch:
         return {"input_ids": ids(length), "decoder_input_ids": ids(new_tokens)}
     return {"input_ids": ids(length + new_tokens)}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured throughput."""
+
+    flops_per_second: float
+    bytes_per_second: float
+
+    def seconds(self, traced: Traced) -> tuple[float, float]:
+        """Time of a step that grows with its positions, and time that does not."""
+        moved = traced.moved_bytes * (1 + READS_PER_WRITE)
+        work = traced.flops / self.flops_per_second + moved / self.bytes_per_second
+        return work, traced.num_ops * OP_SECONDS
+
+
+def device_seconds() -> float:
+    """Read a clock once the device has finished: it goes on working after a call has returned."""
+    import torch
+
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+@lru_cache
+def measure_machine(lower: torch.dtype | None = None) -> Machine:
+    """Time a matrix product and a copy, a few milliseconds each, on the device of the runs.
+
+    `lower` is the precision that a run computes products in, if not float32; an accelerator is
+    several times faster in it. On a CPU, products are timed in float32.
+    """
+    import torch
+
+    device, dtype, (size, count) = torch.device("cpu"), torch.float32, HOST_SIZES
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is not None:
+        device, dtype, (size, count) = found, lower or dtype, DEVICE_SIZES
+    matrix = torch.ones(size, size, device=device, dtype=dtype)
+    values = torch.ones(count, device=device)
+    return Machine(
+        2 * size**3 / _shortest(lambda: matrix @ matrix),
+        2 * count * torch.float32.itemsize / _shortest(lambda: values + 1),
+    )
+
+
+def _shortest(work: Callable[[], Any]) -> float:
+    def timed() -> float:
+        began = device_seconds()
+        work()
+        return device_seconds() - began
+
+    return max(min(timed() for _ in range(4)), 1e-9)
 
 
 def _with_time(fit: Fit, job: Job, training: Traced) -> Fit:

@@ -1,16 +1,34 @@
-"""Memory use of processes, as the kernel counts it.
+"""Memory use of processes, as the kernel counts it, and how a run is kept below `max_memory_gb`.
 
 Pages of mapped files are not counted anywhere: the kernel reclaims them when it needs memory.
+
+The limit is enforced on Linux and for host memory, by two mechanisms together:
+
+- The kernel refuses allocations that would exceed the limit (`RLIMIT_DATA`). An allocation fails
+  before any of its memory is in use, so that one large tensor cannot jump over the limit.
+- A thread reads the memory of the process every 25 ms. It adjusts the bound of the kernel, which
+  counts address space and not resident memory, and asks the run to stop when memory that was
+  already mapped fills up.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
+import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surefit.errors import message_of
+
+if TYPE_CHECKING:
+    from surefit.memory.limit import Limit
 
 _COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 _SHARED = ("/dev/shm/", "/memfd:", "/SYSV")
@@ -18,8 +36,6 @@ _SHARED = ("/dev/shm/", "/memfd:", "/SYSV")
 NEW_OBJECTS = 100_000
 """New objects per pass of the garbage collector while a plan is made. With Python's default of 700,
 it takes a fifth of that time."""
-SAMPLE_SECONDS = 1.0
-"""How often `watch_peak` reads the memory: the kernel walks all pages of the process for it."""
 
 
 def anonymous_bytes() -> int:
@@ -32,11 +48,6 @@ def anonymous_bytes() -> int:
 def peak_bytes() -> int:
     """Peak resident set size of this process since `reset_peak`, without mapped files."""
     return max(_status("VmHWM") - _status("RssFile"), anonymous_bytes())
-
-
-def mapped_file_bytes() -> int:
-    """Resident pages of mapped files (libraries, data): the kernel can reclaim them."""
-    return _status("RssFile")
 
 
 def counted_bytes(spans: Iterable[tuple[int, int]]) -> int:
@@ -84,31 +95,6 @@ def tree_bytes(pid: int | None = None) -> int:
 
     process = psutil.Process(pid)
     return sum(_proportional_bytes(each) for each in (process, *process.children(recursive=True)))
-
-
-@contextmanager
-def watch_peak() -> Iterator[Callable[[], int]]:
-    """While the block runs, read `tree_bytes` now and then; the function returns the largest.
-
-    The kernel has a peak of its own, but counts mapped files in it.
-    """
-    ends, seen = threading.Event(), [tree_bytes()]
-
-    def peak() -> int:
-        seen[0] = max(seen[0], tree_bytes())
-        return seen[0]
-
-    def watch() -> None:
-        while not ends.wait(SAMPLE_SECONDS):
-            peak()
-
-    thread = threading.Thread(target=watch, name="surefit-peak", daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ends.set()
-        thread.join()
 
 
 def trim_heap() -> None:
@@ -160,3 +146,178 @@ def _status(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+INTERVAL_SECONDS = 0.025
+CHILDREN_SECONDS = 1.0
+"""Worker processes are read less often, because the kernel walks all their pages for it."""
+TRIM_SECONDS = 10.0
+"""Shortest time between two attempts to return freed heap memory near the limit."""
+RESERVE_SHARE, LEAST_RESERVE_BYTES = 0.02, 16_000_000
+"""Kept free below the limit: for unwinding, saving, and what is used between two readings."""
+TRIM_SHARE = 0.95
+OUT_OF_MEMORY_WORDS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "failed to allocate",
+    "could not allocate",
+)
+BOUNDED_WORDS = ("could not create a", "can't start new thread")
+"""Errors of oneDNN and of threads: they mean lack of memory if the process is bounded."""
+_FIELDS = re.compile(rb"(RssAnon|RssShmem|VmData):\s+(\d+) kB")
+
+
+def is_out_of_memory(error: BaseException, *, bounded: bool = False) -> bool:
+    """Whether an error, or its cause, means that an allocation failed.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    True
+    """
+    if isinstance(error, MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    words = OUT_OF_MEMORY_WORDS + (BOUNDED_WORDS if bounded else ())
+    text = message_of(error).lower()
+    if isinstance(error, RuntimeError) and any(each in text for each in words):
+        return True
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__, bounded=bounded)
+
+
+class MemoryGuard:
+    """Watches the memory of this process and its workers, and bounds its allocations."""
+
+    def __init__(self, limit: Limit, *, workers: int = 0) -> None:
+        self.limit = limit
+        self.reserve_bytes = max(round(limit.bytes * RESERVE_SHARE), LEAST_RESERVE_BYTES)
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.is_near = False
+        """Whether memory came so near to the limit that the run should stop after its step."""
+        self._gap: int | None = None
+        self._children_bytes = 0
+        self._workers = workers
+        self._children_read = self._trimmed = float("-inf")
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._status = -1
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a limit to enforce, and a system that can."""
+        return (
+            self.limit.source == "max_memory_gb"
+            and not self.limit.on_device
+            and Path("/proc/self/status").exists()
+        )
+
+    def ran_out(self, error: BaseException) -> bool:
+        """Whether an error means that the limit was reached."""
+        return self.is_active and is_out_of_memory(error, bounded=True)
+
+    def free(self) -> None:
+        """Return what was freed to the system, for example after a step that did not fit."""
+        if self._status < 0:
+            free_memory()
+            return
+        gc.collect()
+        self._trim()
+        self.is_near = False
+
+    def use_reserve(self) -> None:
+        """Let the run have what was kept free below its limit, to save its last step."""
+        self.reserve_bytes = 0
+        if self._status >= 0:
+            self.read()
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """While the block runs, allocations beyond the limit fail; without a limit, do nothing."""
+        if not self.is_active:
+            yield
+            return
+        import resource
+
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        self._ended.clear()
+        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        thread = threading.Thread(target=self._watch, name="surefit-memory", daemon=True)
+        try:
+            trim_heap()
+            thread.start()  # before the bound: without memory, it would not start, nor fail
+            self.read()
+            yield
+        finally:
+            self._ended.set()
+            if thread.ident is not None:
+                thread.join()
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+            os.close(self._status)
+            self._status = -1
+
+    def read(self) -> int:
+        """Read the memory in use, and adjust the bound of the kernel to it."""
+        with self._lock:
+            anonymous, shared, mapped = _read_status(self._status)
+            other = shared + self._read_children()
+            self.used_bytes = anonymous + other
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+            # Mapped and not in use: stacks of threads, trimmed heap. What was only just mapped and
+            # is about to be filled is no gap, hence the least value seen.
+            gap = mapped - anonymous
+            self._gap = gap if self._gap is None else min(self._gap, gap)
+            self._bound(self.limit.bytes - self.reserve_bytes - other + self._gap)
+        if self.used_bytes > TRIM_SHARE * self.limit.bytes:
+            if time.monotonic() - self._trimmed > TRIM_SECONDS:
+                self._trim()
+            elif self.used_bytes > self.limit.bytes - self.reserve_bytes // 2:
+                self.is_near = True
+        return self.used_bytes
+
+    def _watch(self) -> None:
+        while not self._ended.wait(INTERVAL_SECONDS):
+            self.read()
+
+    def _trim(self) -> None:
+        with self._lock:
+            before = _read_status(self._status)[0]
+            trim_heap()
+            self._trimmed = time.monotonic()
+            freed = max(before - _read_status(self._status)[0], 0)
+            self._gap = freed + (self._gap or 0)
+
+    def _bound(self, num_bytes: int) -> None:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = max(num_bytes, 1)
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+
+    def _read_children(self) -> int:
+        """Memory that only the workers have; pages shared with this process are counted here."""
+        now = time.monotonic()
+        if self._workers and now - self._children_read > CHILDREN_SECONDS:
+            self._children_read = now
+            self._children_bytes = _children_bytes()
+        return self._children_bytes
+
+
+def _read_status(file: int) -> tuple[int, int, int]:
+    """Anonymous and shared resident memory, and the mapped private memory, in bytes."""
+    text = os.pread(file, 4096, 0)
+    found = {name: int(value) * 1024 for name, value in _FIELDS.findall(text)}
+    return found.get(b"RssAnon", 0), found.get(b"RssShmem", 0), found.get(b"VmData", 0)
+
+
+def _children_bytes() -> int:
+    import psutil
+
+    total = 0
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            total += int(child.memory_full_info().uss)
+    return total

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.data.python.live_rows import kept_randomness
-from surefit.memory.enforce_limit import is_out_of_memory
-from surefit.memory.machine_speed import device_seconds
-from surefit.memory.predict_peak import total_seconds
-from surefit.memory.process_memory import peak_bytes, reset_peak
+from surefit.memory.predict_peak import device_seconds, total_seconds
+from surefit.memory.process_memory import is_out_of_memory, peak_bytes, reset_peak
 from surefit.models.sharding import is_sharded, reshard
 from surefit.pipeline.pipeline import Job
 from surefit.speed.compiling import not_compiled

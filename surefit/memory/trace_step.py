@@ -1,28 +1,146 @@
-"""Trace a training step or an evaluation batch on the meta device: its memory and its work."""
+"""Trace a training step or an evaluation batch on the meta device: its memory and its work.
+
+What a process holds of a model besides its activations depends on how processes share the model:
+one process alone, data parallel (DDP), or sharded over the processes (FSDP).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from surefit.memory.held_memory import (
-    ALONE,
-    Held,
-    Sharing,
-    gathered_dtype,
-    held_bytes,
-    padded_shard,
-)
 from surefit.models.call import Call, compute_losses
+from surefit.models.optimizer import DEFAULT, OptimizerKind
+from surefit.models.quantize import quantization_tensors
+from surefit.speed.varlen_attention import find_pretrained
 from surefit.targets.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from surefit.memory.storage_counter import LiveBytes
+    from surefit.memory.meta_device import LiveBytes
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How processes share the model of a run, and what its optimizer keeps."""
+
+    num_processes: int = 1
+    parallel: str = "ddp"
+    gathers_whole: bool = False
+    """Whether a divided model is one unit, not one per block."""
+    optimizer: OptimizerKind = DEFAULT
+
+    @property
+    def shards(self) -> bool:
+        """Whether each process holds a shard of the weights."""
+        return self.parallel == "fsdp" and self.num_processes > 1
+
+
+ALONE = Sharing()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that a process holds throughout a step."""
+
+    weights: int
+    optimizer: int
+    gradients: int = 0
+    gathers: int = 0
+    """Gathered weights and buffers of gradients, of a model divided over processes."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.optimizer + self.gradients + self.gathers
+
+
+def held_bytes(
+    module: nn.Module,
+    sharing: Sharing = ALONE,
+    dtype: torch.dtype | None = None,
+    accumulates: bool = False,
+) -> Held:
+    """Account for weights, gradients and optimizer state by how processes share the model.
+
+    Gradients that the backward pass makes while activations are freed are traced; here are those
+    that are there before it: of earlier micro-batches, and DDP's buckets, which it holds between
+    steps. `dtype` is the lower precision of mixed precision.
+    """
+    if sharing.shards:
+        return _sharded(module, sharing, gathered_dtype(module, dtype), accumulates)
+    trained = sum(weight.nbytes for weight in module.parameters() if weight.requires_grad)
+    tensors = (*module.parameters(), *module.buffers(), *quantization_tensors(module))
+    copies = accumulates + (sharing.num_processes > 1)
+    states = sharing.optimizer.state_bytes(module, lambda weight: weight.nbytes)
+    return Held(unique_bytes(tensors), states, copies * trained)
+
+
+def gathered_dtype(module: nn.Module, dtype: torch.dtype | None) -> torch.dtype | None:
+    """The precision that weights are gathered in, if not their own.
+
+    As the engine does it: layers of other modules may meet inputs in full precision.
+    """
+    return dtype if find_pretrained(module) is not None else None
+
+
+def _sharded(
+    module: nn.Module, sharing: Sharing, dtype: torch.dtype | None, accumulates: bool
+) -> Held:
+    """A model divided by FSDP: shards, and the units that are gathered for their computation.
+
+    The root unit (embeddings and head) stays gathered from its forward to its backward pass, beside
+    the buffer it was gathered in, and then beside its gradients. Of the blocks, one is computed
+    while the next is gathered.
+    """
+    count, weights = sharing.num_processes, [*module.parameters()]
+    root, blocks = _units(module, sharing, dtype)
+    trained = sum(padded_shard(weight, count) for weight in weights if weight.requires_grad)
+    shards = sum(padded_shard(weight, count) for weight in weights)
+    return Held(
+        weights=shards + unique_bytes(module.buffers()),
+        optimizer=sharing.optimizer.state_bytes(module, lambda w: padded_shard(w, count)),
+        gradients=trained if accumulates else 0,
+        gathers=2 * (root + max(blocks, default=0)),
+    )
+
+
+def _units(module: nn.Module, sharing: Sharing, dtype: torch.dtype | None) -> tuple[int, list[int]]:
+    """Bytes of the root unit, and of each block, in the precision that they are gathered in."""
+    from surefit.models.sharding import find_units
+
+    blocks = [] if sharing.gathers_whole else find_units(module)
+    sizes = [gathered_bytes(block, dtype) for block in blocks]
+    return gathered_bytes(module, dtype) - sum(sizes), sizes
+
+
+def gathered_bytes(part: nn.Module, dtype: torch.dtype | None) -> int:
+    """Bytes of the weights of a unit in the precision that they are gathered in."""
+    return sum(
+        weight.nbytes if dtype is None else weight.numel() * dtype.itemsize
+        for weight in part.parameters()
+    )
+
+
+def padded_shard(weight: torch.Tensor, num_processes: int) -> int:
+    """Bytes of one process's shard: the first axis is divided, and padded.
+
+    >>> import torch
+    >>> padded_shard(torch.empty(10, 3), 4)
+    36
+    """
+    rows = weight.shape[0] if weight.ndim else 1
+    return -(-rows // num_processes) * (weight.nbytes // max(rows, 1))
+
+
+def unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of tensors; those that share their memory are counted once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 @dataclass(frozen=True)
@@ -109,9 +227,7 @@ def _trace(
 ) -> Traced:
     import torch
 
-    from surefit.memory.meta_autocast import meta_autocast
-    from surefit.memory.storage_counter import LiveBytes, fused_attention
-    from surefit.models.quantize import quantization_tensors
+    from surefit.memory.meta_device import LiveBytes, fused_attention, meta_autocast
 
     count = LiveBytes()
     lowered = gathered_dtype(module, dtype) if sharing.shards else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.config import RunConfig
 from surefit.findings import accept_findings, rule
 from surefit.gigabytes import free_bytes, show_size, size_of
-from surefit.memory.held_memory import unique_bytes
+from surefit.memory.trace_step import unique_bytes
 from surefit.models.lora import is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource

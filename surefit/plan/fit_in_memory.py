@@ -11,7 +11,7 @@ from surefit.config import Generation
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
-from surefit.memory.advise import Trials, advise, largest_batch, whole_model_peak
+from surefit.memory.advise import Trials, advise
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.pipeline import Job, Pipeline
@@ -65,7 +65,7 @@ def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
     """
     job, effective, found = d.work, d.work.batches.batch_size, list[Finding]()
     try:
-        job = largest_batch(Trials(job, d.limit), job)
+        job = Trials(job, d.limit).largest_batch(job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         what = f"{describe_error(error)}"[:200]
         found.append(note(f"The batch size stays {effective}: {what}"))
@@ -86,7 +86,7 @@ def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
         message = f"Memory and time are not predicted: {fit.unknown}"
         return fit, [*found, note(message)]
     if fit.fits is not False:
-        return fit, [*found, *_compare_with_ddp(fit, job)]
+        return fit, found
     assert fit.peak_bytes is not None
     fit, refusal = refuse(fit, job, fit.peak_bytes)
     return fit, [*found, refusal]
@@ -108,21 +108,6 @@ def check_processes(job: Job) -> list[Finding]:
         f"on. There are {rows:,} training rows."
     )
     return [IDLE_PROCESSES.finding(message)]
-
-
-def _compare_with_ddp(fit: Fit, job: Job) -> list[Finding]:
-    """The finding that each process could hold the whole model."""
-    if job.parallel == "ddp" or job.batches.num_processes == 1:
-        return []
-    peak = whole_model_peak(job, fit.limit)
-    if peak is None or peak > fit.limit.bytes:
-        return []
-    assert fit.peak_bytes is not None
-    message = (
-        f"Each process needs {show_gb(peak)} with ddp and {show_gb(fit.peak_bytes)} with fsdp; the "
-        f"limit is {fit.limit}. With parallel=ddp, only gradients are exchanged."
-    )
-    return [note(message)]
 
 
 def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
@@ -159,9 +144,7 @@ def _suggest(options: list[dict[str, Any]]) -> str:
 
 def _describe(option: Mapping[str, Any]) -> str:
     settings = " and ".join(
-        f"--processes {value}"
-        if key == "processes"
-        else f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
         for key, value in option["set"].items()
     )
     return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"

@@ -6,7 +6,7 @@ The plan stores the choices, and a resumed run uses them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,11 @@ import numpy as np
 from surefit.batches.collate import PADDING_FREE, Layout, starts_in_time
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 from surefit.batches.keyed_permutation import MOST_BLOCK_ROWS, block_rows
-from surefit.batches.order import Batches
 from surefit.errors import UsageError, describe_error
-from surefit.findings import Finding, note
+from surefit.findings import Finding
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
-from surefit.memory.machine_speed import device_seconds
-from surefit.memory.predict_peak import trace_batch, worst_batch
+from surefit.memory.predict_peak import device_seconds, trace_batch, worst_batch
 from surefit.models.frozen_precision import may_lower
 from surefit.pipeline.open_pipeline import Choices, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
@@ -290,7 +288,6 @@ def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
     return (lowered, d.with_choices({"frozen": str(dtype).removeprefix("torch.")})), ()
 
 
-MUCH_WAITING = 0.25
 BLOCK_ROWS = "order_block_rows"
 
 
@@ -308,13 +305,3 @@ def choose_block_rows(train: Store, earlier: Mapping[str, Any]) -> dict[str, int
         size = sum(int(train.values(name).nbytes) for name in train.fields)
         chosen = block_rows(len(train), size, find_limit(host=True).bytes)
     return {BLOCK_ROWS: chosen} if chosen > 1 else {}
-
-
-def check_shares(batches: Batches) -> Iterator[Finding]:
-    """Say so if processes spend much of their time waiting for the slowest."""
-    waiting = batches.imbalance()
-    if waiting > MUCH_WAITING:
-        yield note(
-            f"{batches.num_processes} processes spend {waiting:.0%} of their time waiting for the "
-            "slowest of a step."
-        )

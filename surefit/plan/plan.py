@@ -18,7 +18,7 @@ from surefit.findings import (
     rule,
     without_covered,
 )
-from surefit.memory.devices import find_device
+from surefit.memory.limit import find_device
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
@@ -76,8 +76,6 @@ class Plan:
     """Figures of simple predictors on the validation rows, by baseline and metric."""
     disk: DiskUse | None = None
     rehearsal: Rehearsal | None = None
-    planning_peak_bytes: int | None = None
-    """Peak memory of this process while it made the plan, without mapped files."""
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds that each stage took."""
     not_checked: tuple[str, ...] = ()
@@ -116,26 +114,15 @@ class Plan:
         return replace(self, findings=without_covered((*self.findings, *more)), notes=notes)
 
     def processes_dict(self) -> dict[str, Any]:
-        """How processes share a step and what they exchange in it; empty for one process."""
+        """Return how processes share a step; empty for one process."""
         if self.job is None or self.job.batches.num_processes == 1:
             return {}
-        batches, exchange = self.job.batches, self.fit.exchange if self.fit else None
-        shared = {
+        batches = self.job.batches
+        waiting = round(batches.imbalance(), 6)
+        return {
             "count": batches.num_processes,
             "parallel": self.job.parallel,
-            "imbalance": round(batches.imbalance(), 6),
-        }
-        if exchange is None:
-            return {**shared, "exchanged_bytes_per_step": None}
-        sent, device = exchange.step_bytes, self.request.device
-        return {
-            **shared,
-            "exchanged_bytes_per_step": sent,
-            "exchanged_by": dict(exchange.by),
-            "exchange_seconds_at_least": find_device(device).seconds_to_send(sent)
-            if device is not None
-            else None,
-            "save_gather_bytes": exchange.save_gather_bytes,
+            "imbalance": waiting,
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -150,10 +137,7 @@ class Plan:
             "columns": dict(self.columns) if self.columns is not None else None,
             "batches": batches_dict(self.job.batches) if self.job else None,
             **({"processes": shared} if (shared := self.processes_dict()) else {}),
-            "memory": {
-                **(self.fit.memory_dict() if self.fit else NO_MEMORY),
-                "planning_peak_bytes": self.planning_peak_bytes,
-            },
+            "memory": self.fit.memory_dict() if self.fit else NO_MEMORY,
             "disk": self.disk.as_dict() if self.disk else NO_DISK,
             "rehearsal": asdict(self.rehearsal) if self.rehearsal else None,
             "precision": self.precision,

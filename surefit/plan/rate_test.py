@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
-from surefit.memory.advise import whole_model_peak
-from surefit.memory.predict_peak import Fit
+from surefit.memory.predict_peak import Fit, predict
 from surefit.memory.prove import restoring_state
 from surefit.models.optimizer import OptimizerSettings
 from surefit.models.quantize import num_weights
@@ -148,8 +147,8 @@ def _with_copy(fit: Fit, job: Job) -> Fit:
         return fit
     peak: int | None = fit.peak_bytes
     if job.parallel == "fsdp" and job.batches.num_processes > 1:
-        peak = whole_model_peak(job, fit.limit)
-    if peak is None:  # more than the limit
+        peak = predict(replace(job, parallel="ddp"), fit.limit).peak_bytes
+    if peak is None:  # unknown
         return replace(fit, peak_bytes=fit.limit.bytes + 1)
     copied = sum(w.nbytes for w in job.pipeline.module.parameters() if w.requires_grad)
     rows, _ = job.batches.longest()

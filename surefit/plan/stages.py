@@ -24,7 +24,7 @@ from surefit.forked_map import limit_children
 from surefit.inputs.encoder import Encoder
 from surefit.inspection.row_view import RowReading
 from surefit.memory.limit import Limit, free_for_children
-from surefit.memory.process_memory import infrequent_collection, watch_peak
+from surefit.memory.process_memory import infrequent_collection
 from surefit.pipeline.pipeline import batch_columns
 from surefit.plan import (
     augmentation,
@@ -157,7 +157,6 @@ STAGES = (
     ),
     Stage("predicting memory", settle_batch_size, "work request", settle_job.is_size_free),
     Stage("predicting memory", lambda d: predict_fit(d.work, d.limit), "fit"),
-    Stage("processes", lambda d: layout.check_shares(d.work.batches)),
     Choice("compiling", layout.choose_compiling, "compile", stored=True),
     Stage("compiling", settle_job.compile_nothing, "choices", is_divided),
     Stage("learning rate", settle_job.try_rate, "fit", settle_job.is_sound),
@@ -177,11 +176,7 @@ def run_stages(request: Request, progress: Progress = silent, limit: Limit | Non
     config = request.config
     check_accepted(config.accept)
     draft = Draft(request, progress, limit)
-    with (
-        use_cache(config.cache, config.cache_limit_gb),
-        collect_damage() as damaged,
-        watch_peak() as peak_bytes,
-    ):
+    with use_cache(config.cache, config.cache_limit_gb), collect_damage() as damaged:
         with (
             infrequent_collection(),
             reading_once(progress, config.cache_limit_gb),
@@ -191,7 +186,7 @@ def run_stages(request: Request, progress: Progress = silent, limit: Limit | Non
         draft.note(damaged)
         if config.cache_limit_gb is not None and is_first_on_host():
             draft.note(limit_cache(config.cache_limit_gb))
-        plan = replace(draft.plan, planning_peak_bytes=peak_bytes())
+    plan = draft.plan
     return plan if config.autofix else replace(plan, findings=refuse_fixes(plan.findings))
 
 

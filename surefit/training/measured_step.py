@@ -10,8 +10,8 @@ from dataclasses import replace
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError
 from surefit.findings import Finding
-from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
+from surefit.memory.process_memory import MemoryGuard
 from surefit.memory.prove import NotEnoughMemoryError, prove
 from surefit.plan.fit_in_memory import refuse
 from surefit.plan.plan import Plan

@@ -14,8 +14,8 @@ from surefit.config import RunConfig
 from surefit.core.locks import lock_run
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
-from surefit.memory.enforce_limit import MemoryGuard
 from surefit.memory.predict_peak import Fit
+from surefit.memory.process_memory import MemoryGuard
 from surefit.models.pretrained import OVER_THIS_MACHINE
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job

@@ -24,7 +24,7 @@ from surefit.errors import (
     message_of,
 )
 from surefit.gigabytes import show_gb, show_size
-from surefit.memory.enforce_limit import MemoryGuard
+from surefit.memory.process_memory import MemoryGuard
 from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes
 from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.run_folder import Run

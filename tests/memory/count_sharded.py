@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from surefit.memory.held_memory import Sharing
-from surefit.memory.trace_step import trace_training
+from surefit.memory.trace_step import Sharing, trace_training
 from surefit.models.call import Call
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.sharding import meta_copy, shard_module

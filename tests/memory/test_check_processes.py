@@ -1,4 +1,4 @@
-"""`check --processes N --device D`: what each process needs, sends, and what would fit."""
+"""`check --processes N --device D`: what each process needs, and what would fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from builders import feature_rows, save_ragged
 from surefit.cli import run
 from surefit.inputs.text.tokenizer import train_tokenizer
-from surefit.memory.devices import DEVICES
+from surefit.memory.limit import DEVICES
 
 LLAMA = {
     "model_type": "llama",
@@ -48,16 +48,10 @@ def test_a_divided_model_on_devices_that_are_not_here(asked: list[str], capsys: 
     plan = plan_of([*asked, *more], capsys)
     shared, memory = plan["processes"], plan["memory"]
     assert shared["parallel"] == "fsdp"
-    assert shared["exchanged_by"].keys() == {"all_gather", "reduce_scatter"}
-    assert shared["exchanged_bytes_per_step"] == sum(shared["exchanged_by"].values())
-    seconds = shared["exchanged_bytes_per_step"] / 300e9
-    assert shared["exchange_seconds_at_least"] == pytest.approx(seconds)
-    assert shared["save_gather_bytes"] > 0
     assert memory["predicted_peak_bytes"] == sum(memory["parts"].values())
     trained = 4 * plan["model"]["trainable_parameters"]
     assert memory["parts"]["optimizer"] == pytest.approx(2 * trained / 4, rel=0.05)
     assert memory["parts"]["gathers"] > 0
-    assert any("with ddp" in note for note in plan["notes"])  # so small a model fits whole
 
 
 def test_one_process_divides_nothing(asked: list[str], capsys: Any) -> None:
@@ -77,9 +71,6 @@ def test_more_processes_than_micro_batches(asked: list[str], capsys: Any) -> Non
 def test_wrong_devices_are_refused_with_those_that_are_known(asked: list[str], capsys: Any) -> None:
     refused = plan_of([*asked, "--device", "a100"], capsys, 2)["error"]
     assert all(name in refused["fix"] for name in DEVICES)
-    for figure in ("memory_gb=0", "memory_gb=x", "memory_gb=nan", "bf16=1", "speed"):
-        refused = plan_of([*asked, "--device", f"a100-80gb,{figure}"], capsys, 2)["error"]
-        assert figure in refused["message"]
 
 
 @pytest.fixture
@@ -113,7 +104,7 @@ def test_a_config_alone_can_be_planned_and_not_trained(
 
 @pytest.mark.slow
 def test_the_cheapest_setting_that_fits(large: list[str], capsys: Any) -> None:
-    device = ["--device", "t4-16gb,memory_gb=3"]
+    device = ["--device", "t4-16gb", "--set", "device_memory_gb=3"]
     ddp = plan_of([*large, *device, "--processes", "4"], capsys, 1)
     found = next(each for each in ddp["findings"] if each["code"] == "SF400")
     assert "parallel=fsdp" in found["fix"]
@@ -122,17 +113,6 @@ def test_the_cheapest_setting_that_fits(large: list[str], capsys: Any) -> None:
     assert first["set"] == {"parallel": "fsdp"}
     fsdp = plan_of([*large, *device, "--processes", "4", "--set", "parallel=fsdp"], capsys)
     assert fsdp["memory"]["predicted_peak_bytes"] == first["predicted_peak_bytes"]
-    assert not any("with ddp" in note for note in fsdp["notes"])
-    assert fsdp["memory"]["planning_peak_bytes"] < 2_000_000_000
-
-    tight = ["--device", "t4-16gb,memory_gb=1.6"]
-    refused = plan_of([*large, *tight, "--processes", "2", "--set", "parallel=fsdp"], capsys, 1)
-    found = next(each for each in refused["findings"] if each["code"] == "SF400")
-    fitting = [option for option in refused["memory"]["advice"] if option["fits"]]
-    count = fitting[0]["set"]["processes"]
-    assert f"--processes {count}" in found["fix"]
-    more = plan_of([*large, *tight, "--processes", str(count), "--set", "parallel=fsdp"], capsys)
-    assert more["memory"]["fits"]
 
 
 @pytest.mark.slow

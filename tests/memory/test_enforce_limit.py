@@ -15,9 +15,8 @@ import torch
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.gigabytes import GB
-from surefit.memory.enforce_limit import MemoryGuard, is_out_of_memory
 from surefit.memory.limit import Limit
-from surefit.memory.process_memory import anonymous_bytes
+from surefit.memory.process_memory import MemoryGuard, anonymous_bytes, is_out_of_memory
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="bounds are enforced on Linux")
 TESTS = str(Path(__file__).parents[1])

@@ -235,7 +235,6 @@ def test_a_model_that_cannot_be_traced_is_measured_all_the_same() -> None:
     assert any("are not predicted" in note for note in plan.notes)
     memory = plan.as_dict()["memory"]
     assert memory["predicted_peak_bytes"] is None
-    assert memory["planning_peak_bytes"] == plan.planning_peak_bytes > 0
     assert memory["measured_peak_bytes"] > 0
     assert memory["fits"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from surefit.memory import prove
-from surefit.memory.machine_speed import device_seconds
+from surefit.memory.predict_peak import device_seconds
 from surefit.models.call import Call
 from surefit.pipeline.pipeline import Pipeline
 
@@ -35,7 +35,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "synchronize", made.synchronize)
     clock = SimpleNamespace(perf_counter=lambda: made.seconds)
-    monkeypatch.setattr("surefit.memory.machine_speed.time", clock)
+    monkeypatch.setattr("surefit.memory.predict_peak.time", clock)
     return made
 
 

@@ -6,13 +6,12 @@ import sys
 import weakref
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from surefit.memory import process_memory
-from surefit.memory.process_memory import counted_bytes, free_memory, watch_peak
+from surefit.memory.process_memory import counted_bytes, free_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 COUNT = 1_000_000
@@ -50,16 +49,3 @@ def test_garbage_in_cycles_is_returned_to_the_system(monkeypatch: pytest.MonkeyP
     assert is_there() is not None
     free_memory()
     assert trimmed == [None]
-
-
-def test_peak_is_without_mapped_files_and_with_what_was_freed(tmp_path: Path) -> None:
-    np.save(tmp_path / "mapped.npy", np.ones(10 * COUNT))
-    with watch_peak() as peak:
-        before = peak()
-        assert np.load(tmp_path / "mapped.npy", mmap_mode="r").sum() == 10 * COUNT
-        assert peak() - before < 40_000_000
-        own = np.ones(10 * COUNT)
-        assert peak() - before > 75_000_000
-        del own
-        free_memory()
-        assert peak() - before > 75_000_000

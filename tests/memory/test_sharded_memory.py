@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from surefit.memory.held_memory import Exchange, Sharing, exchanged_bytes
-from surefit.memory.trace_step import Traced, trace_training
+from surefit.memory.trace_step import Sharing, Traced, trace_training
 from surefit.models.call import Call
 
 SCRIPT = Path(__file__).resolve().parent / "count_sharded.py"
@@ -50,12 +49,6 @@ def trace(sharing: Sharing, module: nn.Module | None = None, **options: Any) -> 
     )
 
 
-def sent(sharing: Sharing, grad_accum: int = 1) -> Exchange:
-    found = exchanged_bytes(Blocks(), sharing, torch.bfloat16, grad_accum)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("count", [2, 4, 64])
 def test_shards_of_weights_and_optimizer_state(count: int) -> None:
     traced = trace(replace(TWO, num_processes=count))
@@ -69,18 +62,6 @@ def test_units_that_are_gathered() -> None:
     # the head and the largest block, each in the buffer that it came in and in full
     assert trace(TWO).gathers == 2 * (HEAD + BLOCK)
     assert trace(replace(TWO, gathers_whole=True)).gathers == 2 * FULL
-
-
-def test_what_two_processes_send() -> None:
-    # Each unit is gathered for the forward pass, and each block again for the backward pass; of two
-    # processes, each sends half. A module of one's own is gathered in its own precision.
-    gathered, summed = (4 * BLOCK + HEAD) // 2, FULL // 2
-    assert sent(TWO).by == {"all_gather": gathered, "reduce_scatter": summed}
-    assert sent(TWO, 3).by == {"all_gather": 3 * gathered, "reduce_scatter": 3 * summed}
-    assert sent(replace(TWO, gathers_whole=True)).by["all_gather"] == FULL // 2
-    assert sent(TWO).save_gather_bytes == 2 * HEAD
-    assert sent(Sharing(2), 3).by == {"all_reduce": FULL}
-    assert exchanged_bytes(Blocks(), Sharing(), None, 1) is None
 
 
 def test_of_earlier_micro_batches_a_shard_of_the_gradients_is_held() -> None:

@@ -1,25 +1,22 @@
-"""What a plan chooses: precision, blocks of rows beyond memory, and shares of processes."""
+"""What a plan chooses: precision, and blocks of rows beyond memory."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
-from surefit.batches.order import Batches
 from surefit.cli.summary_lines import plan_lines
 from surefit.errors import UsageError
-from surefit.memory.devices import find_device
+from surefit.memory.limit import find_device
 from surefit.plan import layout
-from surefit.plan.layout import check_shares, choose_block_rows
+from surefit.plan.layout import choose_block_rows
 from surefit.plan.plan import check_emulated, planned_precision
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 2, "save_every": 10}
@@ -75,17 +72,6 @@ def test_rows_that_fit_in_memory_are_shuffled_one_by_one() -> None:
     for stored in (0, 3, 512, "8", [8]):
         with pytest.raises(UsageError, match="order_block_rows"):
             choose_block_rows(plan.job.train, {"order_block_rows": stored})
-
-
-def test_waiting_processes_are_reported() -> None:
-    lengths = np.array([500, *[10] * 63] * 20, np.int32)
-    uneven = Batches(lengths, 0, 4, num_processes=16)
-    (found,) = check_shares(uneven)
-    assert found.code == ""
-    assert "16 processes" in found.message
-    even = Batches(np.full(1280, 10, np.int32), 0, 4, num_processes=16)
-    assert not [*check_shares(even)]
-    assert not [*check_shares(replace(uneven, num_processes=1))]
 
 
 def test_the_simulation_plans_with_the_real_code(

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from builders import require_precision
-from surefit.memory.meta_autocast import meta_autocast
+from surefit.memory.meta_device import meta_autocast
 from surefit.models.module_outputs import OutputReader
 from surefit.speed import numerics
 from surefit.speed.clipping import make_clipper

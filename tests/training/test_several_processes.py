@@ -164,8 +164,6 @@ def test_a_plan_for_processes_and_devices_that_are_not_here(
     plan = json.loads(capsys.readouterr().out)
     assert plan["processes"]["count"] == 4
     assert 0 <= plan["processes"]["imbalance"] < 0.5
-    sent = 2 * 3 / 4 * 4 * plan["model"]["trainable_parameters"]
-    assert plan["processes"]["exchanged_bytes_per_step"] == round(sent)
     assert plan["memory"]["limit_bytes"] == 40_000_000_000
     assert plan["steps"] == 3 * -(-54 // 8)
     assert run([*asked, "--device", "a100-41gb"]) == 2

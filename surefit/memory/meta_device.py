@@ -1,4 +1,4 @@
-"""A dispatch mode that counts the bytes of live tensors on the meta device.
+"""Runs a model on the meta device as on a real one, and counts the bytes of its live tensors.
 
 Weights, activations and gradients are on the meta device, where tensors have shapes and no memory.
 Integers (token ids, masks, positions) keep their values: they are small, and models branch on them
@@ -8,16 +8,20 @@ Integers (token ids, masks, positions) keep their values: they are small, and mo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from surefit.speed.numerics import traced_precision
+
 aten = torch.ops.aten
-ATTENTION = torch.nn.functional.scaled_dot_product_attention
+ATTENTION = functional.scaled_dot_product_attention
 _INDEXING = (
     aten.index.Tensor,
     aten.index_put.default,
@@ -215,12 +219,12 @@ def fused_attention() -> Iterator[None]:
 
     Otherwise torch falls back to matrix products there, which store the whole attention matrix.
     """
-    functional: Any = torch.nn.functional
-    functional.scaled_dot_product_attention = _attention
+    owner: Any = functional
+    owner.scaled_dot_product_attention = _attention
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = ATTENTION
+        owner.scaled_dot_product_attention = ATTENTION
 
 
 def _attention(
@@ -245,3 +249,89 @@ def _attention(
         query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=options.get("scale")
     )[0]
     return output
+
+
+_IN_LOWER_PRECISION = (
+    (functional, "linear"),
+    (functional, "conv1d"),
+    (functional, "conv2d"),
+    (functional, "scaled_dot_product_attention"),
+    (torch, "matmul"),
+    (torch.Tensor, "matmul"),
+    (torch.Tensor, "__matmul__"),
+    (torch, "bmm"),
+    (torch, "addmm"),
+    (torch, "baddbmm"),
+    (torch, "einsum"),
+)
+"""Matrix products and convolutions, which autocast computes in the lower precision."""
+
+_IN_FLOAT32 = (
+    (functional, "layer_norm"),
+    (functional, "softmax"),
+    (functional, "log_softmax"),
+    (functional, "cross_entropy"),
+)
+"""Sums and exponentials, which autocast computes in float32. Other operations keep the dtype of
+their arguments."""
+
+
+@contextmanager
+def meta_autocast(dtype: torch.dtype | None) -> Iterator[None]:
+    """While the block runs, apply the casts of `torch.autocast`, which ignores the meta device.
+
+    Matrix products are computed in `dtype`; weights are cast once.
+    A model's own `torch.autocast` for the device of its weights, which fails there, does nothing.
+    """
+    originals: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, changed: Any) -> None:
+        originals.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, changed)
+
+    put(torch, "autocast", _ignoring_meta(torch.autocast))
+    if dtype is not None:
+        casts = (_IN_LOWER_PRECISION, _Caster(dtype)), (_IN_FLOAT32, _Caster(torch.float32))
+        for functions, cast in casts:
+            for owner, name in functions:
+                put(owner, name, _casting(getattr(owner, name), cast))
+    try:
+        with traced_precision(dtype):
+            yield
+    finally:
+        for owner, name, original in reversed(originals):
+            setattr(owner, name, original)
+
+
+def _ignoring_meta(autocast: Any) -> Callable[..., Any]:
+    def on_device(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return nullcontext() if device_type == "meta" else autocast(device_type, *args, **kwargs)
+
+    return on_device
+
+
+class _Caster:
+    """Casts floating-point tensors to one dtype; a cast weight is cached, as autocast does it."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.cast_weights: dict[int, torch.Tensor] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(self(item) for item in value)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        if not isinstance(value, torch.nn.Parameter):
+            return value.to(self.dtype)
+        if id(value) not in self.cast_weights:
+            self.cast_weights[id(value)] = value.to(self.dtype)
+        return self.cast_weights[id(value)]
+
+
+def _casting(original: Callable[..., Any], cast: _Caster) -> Callable[..., Any]:
+    @wraps(original)
+    def casting(*args: Any, **kwargs: Any) -> Any:
+        return original(*cast(args), **{key: cast(value) for key, value in kwargs.items()})
+
+    return casting

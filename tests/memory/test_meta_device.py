@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from surefit.memory.storage_counter import LARGEST_ON_HEAP, MOST_REPEATS, LiveBytes
+from surefit.memory.meta_device import LARGEST_ON_HEAP, MOST_REPEATS, LiveBytes
 
 aten = torch.ops.aten
 
