@@ -93,6 +93,8 @@ def quick_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     marks = {mark.name for mark in request.node.iter_markers()}
     monkeypatch.setattr(half_precision_trial, "_run", _try_precision)
     monkeypatch.setattr("os.fsync", lambda descriptor: None)  # no test pulls the plug
+    # On a slow machine, stages would report their progress between the lines that are compared.
+    monkeypatch.setattr("surefit.cli.display.PLAIN_SECONDS", float("inf"))
     if "rate_trial" in marks:
         monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
     else:

@@ -31,6 +31,8 @@ class Site:
     """How many answers are cut."""
     endless: bool = False
     chunk_seconds: float = 0.0
+    held: threading.Event | None = None
+    """Content stops after half of it until this is set, unless it is short."""
     redirects: dict[str, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
@@ -125,6 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
             for start in range(0, max(1, len(sent)), 1024):
                 self.wfile.write(sent[start : start + 1024])
                 time.sleep(site.chunk_seconds)
+                if site.held is not None and start > len(sent) // 2:
+                    site.held.wait()
         except OSError:
             return
         self.close_connection = True

@@ -42,7 +42,7 @@ def test_train_shows_plan_findings_progress_and_result(
     assert "\r" not in said.err
     surefit.evaluate(run, ROWS)
     surefit.predict(run, ROWS)
-    assert capsys.readouterr().err == ""  # nothing takes two seconds
+    assert capsys.readouterr().err == ""
 
 
 def test_quiet_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_an_iterator_that_is_deleted_does_not_wait_for_its_thread() -> None:
     assert next(made) == 0  # the second is being made, and waits
     deleting = threading.Thread(target=made.close, daemon=True)  # type: ignore[attr-defined]
     deleting.start()
-    deleting.join(timeout=20)
+    deleting.join(timeout=240)
     is_done = not deleting.is_alive()
     may_go_on.set()
     assert is_done

@@ -1,18 +1,20 @@
 """The time of `explain` grows with the length of a text, not with its square.
 
-The bounds are on the CPU time of this process and many times what is needed.
+The bounds are multiples of what a plain loop takes here, and many times what is needed.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
 
 import surefit
-from surefit.explainer.cause import Context
+from surefit.explainer.cause import Cause, Context, Message
 from surefit.explainer.causes import CAUSES
 from surefit.explainer.log_reading import MAX_CHARS, MAX_MESSAGE_CHARS
 
@@ -28,23 +30,28 @@ LOGS = {
 }
 
 
-def seconds(text: str) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     start = time.process_time()
-    str(surefit.explain(text))
+    work()
     return time.process_time() - start
 
 
+@pytest.fixture(scope="module")
+def unit() -> float:
+    """The CPU time of a loop that takes about 0.1 s, on whatever machine this is."""
+    return max(seconds_of(lambda: sum(number * number for number in range(2_000_000))), 0.05)
+
+
 @pytest.mark.parametrize("kind", LOGS)
-def test_a_log_of_five_megabytes_takes_seconds(kind: str) -> None:
+def test_a_log_of_five_megabytes(kind: str, unit: float) -> None:
     line = LOGS[kind]
     log = "".join(line.format(number) for number in range(MAX_CHARS // len(line.format(10**5))))
     assert 4_000_000 < len(log) < MAX_CHARS
-    assert seconds(log + "{'loss': 1.5}\n") < 30
+    assert seconds_of(lambda: str(surefit.explain(log + "{'loss': 1.5}\n"))) < 300 * unit
 
 
-def test_conclusions_and_conditions_take_no_longer() -> None:
-    for cause in CAUSES.values():
-        start = time.process_time()
+def test_conclusions_and_conditions(unit: float) -> None:
+    def conclude(cause: Cause) -> None:
         groups = {name for message in cause.messages for name in message.regex.groupindex}
         for filler, value in product(FILLERS, (3, "a" * 200)):
             text = filler * (40_000 // len(filler))
@@ -53,14 +60,17 @@ def test_conclusions_and_conditions_take_no_longer() -> None:
                 cause.only_if(context)
             if cause.derive is not None:
                 cause.derive(context)
-        assert time.process_time() - start < 10, cause.code
+
+    for cause in CAUSES.values():
+        assert seconds_of(partial(conclude, cause)) < 100 * unit, cause.code
 
 
-def test_patterns_take_no_longer() -> None:
-    for message in (message for cause in CAUSES.values() for message in cause.messages):
-        start = time.process_time()
+def test_patterns(unit: float) -> None:
+    def search(message: Message) -> None:
         phrase = max(re.findall(r"[\w ,.'-]+", message.pattern), key=len)
         for filler in (*FILLERS, phrase):
             text = filler * (MAX_MESSAGE_CHARS // len(filler))
             message.regex.search(text[: MAX_MESSAGE_CHARS // 2] + phrase + text)
-        assert time.process_time() - start < 10, message.pattern
+
+    for message in (message for cause in CAUSES.values() for message in cause.messages):
+        assert seconds_of(partial(search, message)) < 100 * unit, message.pattern

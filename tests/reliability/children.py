@@ -99,6 +99,9 @@ class Fault:
     """Whether operations are logged: all, or the one that it befalls."""
     clock_seconds: int = 0
     """How far the clock jumps, forward and back."""
+    after_events: int = 0
+    """After so many events of its run, the command is killed if that is the action, or waits until
+    it is told to go on: nobody need be awake in time."""
 
 
 @dataclass
@@ -149,6 +152,11 @@ class Child:
         assert self.code is not None
         return self.code
 
+    def go_on(self) -> int:
+        """Let a command that waits go on; its exit code."""
+        _go_file(self.folder).touch()
+        return self.wait()
+
     def kill(self) -> None:
         """SIGKILL to all processes."""
         for pid in self.pids:
@@ -171,6 +179,7 @@ def start(
     """Start `surefit ARGUMENTS` in a folder, which also holds its cache and temporaries."""
     (folder / "tmp").mkdir(exist_ok=True)
     printed_by(folder).write_bytes(b"")
+    _go_file(folder).unlink(missing_ok=True)
     sys.stdout.flush()
     port, pids = _free_port() if processes > 1 else 0, []
     for rank in range(processes):
@@ -189,6 +198,10 @@ def start(
 def printed_by(folder: Path) -> Path:
     """What the last command in a folder printed; beside it, so that it is no operation in it."""
     return folder.with_name(f"{folder.name}.printed")
+
+
+def _go_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.go")
 
 
 def logged_by(folder: Path) -> Path:
@@ -234,6 +247,7 @@ def _become(
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if fault is not None:
             _arm(folder, fault)
+            _stop_after(folder, fault)
         from surefit.cli import main
 
         main(list(arguments))
@@ -262,11 +276,37 @@ def _arm(folder: Path, fault: Fault) -> None:
     if fault.log:
         log = os.open(logged_by(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     inside = str((folder / fault.inside).resolve()) if fault.inside != "." else str(folder)
-    if fault.log or fault.action != "nothing":
+    if fault.log or (fault.action != "nothing" and not fault.after_events):
         library.faults_arm(
             inside.encode(), ctypes.c_long(fault.at), ACTIONS[fault.action], fault.number, log
         )
     library.faults_clock(ctypes.c_long(fault.clock_seconds))
+
+
+def _stop_after(folder: Path, fault: Fault) -> None:
+    """Be killed, or wait, once the run has written so many events."""
+    from surefit.training import run as training
+
+    write_events = training.event_writer
+
+    @contextmanager
+    def counting(path: Path) -> Iterator[Any]:
+        with write_events(path) as write:
+            events: list[Any] = []
+
+            def counted(event: Any) -> None:
+                write(event)
+                events.append(event)
+                if len(events) != fault.after_events:
+                    return
+                if fault.action == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                while not _go_file(folder).exists():
+                    time.sleep(0.005)
+
+            yield counted
+
+    training.event_writer = counting
 
 
 def unfit_messages(child: Child, *codes: int) -> list[str]:

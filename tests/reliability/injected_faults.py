@@ -55,27 +55,22 @@ class Case:
             self.wrong.append(f"{words!r} is not in: {said[-1500:]}")
 
     def half_trained(self) -> None:
-        """The run, killed after its sixth step or so."""
-        child = children.start(self.folder, self.configuration.arguments)
-        self.wait_for(child, lambda: _lines(self.run / "events.jsonl") >= 7)
-        child.kill()
-        if child.wait() != -9:
-            self.wrong.append(f"ended before it was killed: {child.code}: {child.said[-1500:]}")
+        """The run, killed after step 8: step 3 is saved, and step 6 is being saved."""
+        killed = Fault("kill", after_events=9)
+        child = children.run(self.folder, self.configuration.arguments, killed)
+        if child.code != -9:
+            self.wrong.append(f"was not killed: {child.code}: {child.said[-1500:]}")
 
     def begin(self) -> Child:
-        """The run, in the middle of training, and alive."""
-        child = children.start(self.folder, self.configuration.arguments)
-        self.wait_for(child, lambda: _lines(self.run / "events.jsonl") >= 3)
+        """The run, in the middle of training; it waits for `go_on`."""
+        waits = Fault(after_events=3)
+        child = children.start(self.folder, self.configuration.arguments, waits)
+        events = self.run / "events.jsonl"
+        while child.poll() is None:
+            if events.exists() and events.read_bytes().count(b"\n") >= 3:
+                break
+            time.sleep(0.01)
         return child
-
-    def wait_for(self, child: Child, happened: Callable[[], bool]) -> None:
-        """Wait while the command runs."""
-        while not happened() and child.poll() is None:
-            time.sleep(0.001)
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def damaged_checkpoint(name: str, kind: str, case: Case) -> None:
@@ -105,7 +100,7 @@ def truncated_while_training(case: Case) -> None:
     child = case.begin()
     for path in (case.folder / "cache" / "encoded").rglob("*.values"):
         os.truncate(path, 0)
-    child.wait()
+    child.go_on()
     case.require(child, 0, 1)
     case.require(finish(case.configuration, case.folder), 0)
 
@@ -114,7 +109,7 @@ def vanished_data_while_training(case: Case) -> None:
     child = case.begin()
     data = case.folder / "data.npz"
     data.rename(case.folder / "elsewhere.npz")
-    child.wait()
+    child.go_on()
     case.require(child, 0, 1)
     (case.folder / "elsewhere.npz").rename(data)
 
@@ -130,7 +125,7 @@ def vanished_data_before_resuming(case: Case) -> None:
 def vanished_cache_while_training(case: Case) -> None:
     child = case.begin()
     shutil.rmtree(case.folder / "cache")
-    child.wait()
+    child.go_on()
     case.require(child, 0, 1)
 
 
@@ -143,14 +138,14 @@ def killed_worker(case: Case) -> None:
     child = case.begin()
     listed = Path(f"/proc/{child.pids[0]}/task/{child.pids[0]}/children").read_text().split()
     os.kill(int(listed[-1]), signal.SIGKILL)
-    child.wait()
+    child.go_on()
     case.require(child, 0, words="worker process that makes batches has ended")
 
 
 def killed_group(number: int, case: Case) -> None:
     child = case.begin()
     os.killpg(child.pids[0], number)
-    child.wait()
+    child.go_on()
     if child.code != 130 or "Traceback" in child.said:
         case.wrong.append(f"exit {child.code}: {child.said[-1500:]}")
 

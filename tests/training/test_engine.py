@@ -128,7 +128,7 @@ def test_a_slow_disk_does_not_stop_the_step(
     may_go_on, sync = threading.Event(), files._sync
 
     def slow(path: Path) -> None:
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(240)
         sync(path)
 
     monkeypatch.setattr(files, "_sync", slow)

@@ -99,7 +99,7 @@ def test_torchrun_names_the_process_and_its_error_as_the_cause(tmp_path: Path) -
 
 def test_a_process_that_hangs_exceeds_the_timeout_of_the_group(tmp_path: Path) -> None:
     asked = prepare(tmp_path, "time.sleep(10_000)")
-    code, said = finish(tmp_path, *TRAIN, *asked, "--set", "stall_seconds=3")
+    code, said = finish(tmp_path, *TRAIN, *asked, "--set", "stall_seconds=20")
     assert code == 1
     assert "Process 1 does not answer" in said, said
     assert "surefit train --resume run" in said

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def start(site: Site, cache: Path) -> subprocess.Popen[str]:
 
 def wait_for_files(cache: Path) -> None:
     """Wait until the short shard is there, and some of each long one."""
-    for _ in range(600):
+    for _ in range(4800):
         parts = list(cache.glob("scratch/.*.tmp/[0-9a-f]*"))
         whole = list(cache.glob("remote/*/data/d/*.jsonl"))
         if len(parts) == 2 and len(whole) == 1 and all(part.stat().st_size for part in parts):
@@ -52,13 +53,13 @@ def test_the_next_process_reads_only_what_is_not_whole(
     with_signal: signal.Signals, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
-    with serve(SHARDS, chunk_seconds=0.1) as site:
+    with serve(SHARDS, held=threading.Event()) as site:
         child = start(site, cache)
         wait_for_files(cache)
         child.send_signal(with_signal)
         child.communicate(timeout=280)
+        site.held.set()
         assert [path.name for path in cache.glob("remote/*/data/d/*.jsonl")] == ["a.jsonl"]
-        site.chunk_seconds = 0
         site.asked.clear()
         second = start(site, cache)
         out, problem = second.communicate(timeout=280)

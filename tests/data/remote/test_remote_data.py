@@ -238,7 +238,7 @@ def test_a_refused_download_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with serve({"rows.jsonl": lines(ROWS)}, endless=True) as site:
         with pytest.raises(FindingError, match="more than the 1,048,576 bytes"):
             open_table(f"{site.url}/rows.jsonl")
-        for _ in range(100):  # the thread ends at its next block
+        for _ in range(2400):  # the thread ends at its next block
             if not _writes_removed_files():
                 return
             time.sleep(0.1)
