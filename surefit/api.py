@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from surefit.inputs.store import Store
     from surefit.inspection.data_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
-    from surefit.pipeline.pipeline import Pipeline
     from surefit.plan.plan import Plan
     from surefit.training.folds import FoldRuns
 
@@ -228,7 +227,7 @@ def evaluate_run(
     config, pipeline = run.config, run.open_pipeline(model)
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
-            store = _validation_rows(run, pipeline, model, progress)
+            store = _validation_rows(run, model, progress)
         else:
             named = pipeline.task.class_files
             table = open_table(data, config.read, config.on_bad_file, "test", named)
@@ -241,9 +240,7 @@ def evaluate_run(
     return replace(result, precision=precision), store
 
 
-def _validation_rows(
-    run: Run, pipeline: Pipeline, model: nn.Module | None, progress: Progress
-) -> Store:
+def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     """The encoded rows that the run was validated on."""
     from surefit.run.exported_model import ExportedModel
     from surefit.training.resume import validation_rows
@@ -252,7 +249,7 @@ def _validation_rows(
         raise UsageError(
             f"{run.path} is an exported model, which has no data.", "Pass rows with --data."
         )
-    store = validation_rows(run, pipeline, model, progress)
+    store = validation_rows(run, model, progress)
     if not len(store):
         raise UsageError(f"{run.path} has no validation rows.", "Pass rows with --data.")
     return store

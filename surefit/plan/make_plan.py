@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from surefit import __version__
-from surefit.checks.machine import launched_parallel, resolve_precision
+from surefit.checks.machine import resolve_precision
 from surefit.data.cache import fingerprint
 from surefit.errors import UsageError
 from surefit.findings import Finding
@@ -56,10 +56,6 @@ class Decided:
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
     """The plan of a run; of several processes, the one they agree on."""
-    parallel = launched_parallel()
-    if parallel is not None:  # as `accelerate launch` was asked for it
-        config = request.config.model_copy(update={"parallel": parallel})
-        request = replace(request, config=config)
     prepare_deterministic(request.config.deterministic)
     if num_processes() == 1:
         return run_stages(request, progress)

@@ -67,8 +67,6 @@ class Plan:
     job: Job | None = None
     model: ModelChoice | None = None
     data_key: str = ""
-    table_keys: tuple[str, ...] = ()
-    """Keys of the training and the validation Table: while they are equal, so are the rows."""
     fit: Fit | None = None
     choices: Choices = field(default_factory=Choices)
     """What was chosen by trying or measuring; a resumed run does not choose again."""
@@ -155,7 +153,6 @@ class Plan:
             "choices": dict(self.choices),
             "objects": self.objects.names(),
             "data_key": self.data_key,
-            "table_keys": list(self.table_keys),
             "eval_key": self.job.validation.key if self.job else None,
             "stores": _stores_dict(self.job) if self.job else None,
             "version": __version__,

@@ -71,8 +71,6 @@ class SplitData:
     validation_table: Table
     validation: Rows
     held_out: HeldOut
-    keys: tuple[str, str]
-    """Of both Tables with the files that they name, by which a run finds its rows again."""
 
     @property
     def sides(self) -> tuple[tuple[Table, Rows], tuple[Table, Rows]]:
@@ -121,8 +119,7 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         found += check_near_copies(*sides, config.seed)
     unread = [by] if by is not None and by not in roles.values() else []
     kept = [side.without([c for c in unread if c in side.columns]) for side in (table, eval_table)]
-    keys = (table.key, eval_table.key)
-    return SplitData(kept[0], train, kept[1], validation, held_out, keys), found
+    return SplitData(kept[0], train, kept[1], validation, held_out), found
 
 
 def _check_group_column(table: Table, by: str | None) -> None:

@@ -73,7 +73,6 @@ READING = (
     Stage("features", fit_encoder.choose_feature_layout, "layout"),
     Stage("features", fit_encoder.check_pretraining),
     Stage("splitting the rows", split_tables, "data"),
-    Stage("splitting the rows", lambda d: (d.data.keys, ()), "table_keys"),
     Stage("tokenizer", fit_encoder.begin_encoder, "encoder"),
     Stage("audio", fit_encoder.read_audio, "encoder"),
     Stage("images", fit_encoder.read_images, "encoder"),

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
-import uuid
 from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
-from surefit.core.files import remove_file
 from surefit.data.remote.remote_url import is_url
 from surefit.data.several_columns import list_columns
-from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.inputs.chat.template_rendering import is_file_name
 from surefit.plan.plan import Plan
-from surefit.processes import gather, host_name, is_main, name_process, num_processes, together
+from surefit.processes import from_main, gather, host_name, is_main, name_process, num_processes
 from surefit.report.examples import make_examples
 from surefit.report.page import write_report
 from surefit.run.run_folder import Run, create_run
@@ -139,38 +137,23 @@ def check_common_folder(folder: Path) -> None:
     place = folder.absolute()
     while not place.is_dir() and place != place.parent:
         place = place.parent
-    probe = place / f".probe.{uuid.uuid4().hex[:8]}.tmp"
-    with together("writing a file to test the folder"):
-        try:
-            if is_main():
-                probe.write_text(probe.name, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"{probe.parent} cannot be written: {error.strerror}.",
-                "Choose another --output, or make the folder writable.",
-            ) from None
-    probe = gather(probe)[0]
-    try:
-        seen = gather((_can_read(probe), host_name()))
-    finally:
-        if is_main():
-            remove_file(probe)
+    probe = from_main(lambda: Path(tempfile.mkdtemp(".tmp", ".surefit-", place)))
+    seen = gather((_can_see(probe), host_name()))
+    if is_main():
+        probe.rmdir()
     blind = [name_process(rank, host) for rank, (sees, host) in enumerate(seen) if not sees]
     if blind:
         raise NO_COMMON_FOLDER.error(
-            f"Process 0 of host {seen[0][1]} wrote a file into {probe.parent}; "
-            f"{', '.join(blind[:4])} cannot read it.",
+            f"Process 0 of host {seen[0][1]} made a folder in {probe.parent}; "
+            f"{', '.join(blind[:4])} cannot see it.",
             file=str(folder),
         )
 
 
-def _can_read(probe: Path) -> bool:
-    began = time.monotonic()
-    while True:
-        try:
-            os.listdir(probe.parent)  # a network file system looks again
-            return probe.read_text(encoding="utf-8") == probe.name
-        except OSError:
-            if time.monotonic() - began > SECONDS:
-                return False
+def _can_see(probe: Path) -> bool:
+    end = time.monotonic() + SECONDS
+    while probe.name not in os.listdir(probe.parent) if probe.parent.is_dir() else True:
+        if time.monotonic() > end:
+            return False
         time.sleep(0.1)
+    return True

@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
+from glob import has_magic
+from operator import attrgetter, getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import xxhash
+
 from surefit import __version__
-from surefit.config import RunConfig
-from surefit.core import files
-from surefit.core.locks import FILE as LOCK_FILE
+from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, known_keys, make_config
 from surefit.core.locks import lock_run
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
-from surefit.data.cell_files import with_files
-from surefit.errors import RunFailedError, UsageError
+from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, note, rule
 from surefit.inputs.store import Store
+from surefit.pipeline.pipeline import Job
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
-from surefit.plan.prepare_data import open_tables
-from surefit.processes import is_main, main_first, num_processes, together
+from surefit.processes import is_main, num_processes, together
 from surefit.progress import Progress
 from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
-from surefit.run.run_folder import Run, choose_folder, open_run, write_beginning
-from surefit.training.begin_run import check_common_folder
-from surefit.training.resume_changes import (
-    GOES_ON,
-    as_dict,
-    changes_of,
-    describe_changed_rows,
-    describe_extension,
-    extend_spans,
-    named_keys,
-    resumed_config,
-)
+from surefit.run.run_folder import Run, open_run, write_beginning
+from surefit.training.begin_run import check_common_folder, with_absolute_paths
 from surefit.training.run import SILENT, Listeners, refuse_errors, run_plan
+from surefit.training.schedule import lr_by_step
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.pipeline.pipeline import Pipeline
 
-
-DATA_KEYS = ("data_key", "eval_key", "stores", "table_keys")
+DATA_KEYS = ("data_key", "eval_key", "stores")
 """What a run's plan has of its data: all of it is that of the rows it resumed with."""
 DATA_CHANGED = rule(
     "SF403",
@@ -76,62 +66,21 @@ def resume_run(
 ) -> Run:
     """Resume exactly where a run stopped; options (`named`) may repeat what it was begun with.
 
-    What may differ is in `changed_config.CHANGEABLE`; more epochs or steps extend a run. With
-    another output, a copy of the run goes on there.
+    What may differ is in `CHANGEABLE`; more epochs or steps extend a run.
     """
     if num_processes() > 1:
         check_common_folder(Path(path))
     with together("opening the run"):
-        run = open_run(path, trust_code)
-    run = _in_output(run, request.config.output)
-    with _locked(run):
+        run, output = open_run(path, trust_code), request.config.output
+        if output is not None and Path(output).resolve() != run.path.resolve():
+            raise UsageError(
+                f"--resume resumes {run.path} where it is; --output is {output}.",
+                f"Leave --output out. To keep the run as it is, copy it first: cp -r {run.path} "
+                f"{output}; then --resume {output}.",
+            )
+    with lock_run(run.path) if is_main() else nullcontext():
         code = _with_named(run.code, request, named)
         return _resume(run, replace(request, code=code), named, listeners)
-
-
-def _in_output(run: Run, output: str | None) -> Run:
-    """The run, or its copy in another folder if one is asked for."""
-    if output is None or Path(output).resolve() == run.path.resolve():
-        return run
-    with main_first():
-        if not is_main():
-            return Run(Path(output), trust_code=run.trust_code)
-        with _locked(run):
-            return _copy_run(run, output)
-
-
-def _copy_run(run: Run, output: str) -> Run:
-    """A copy of the run in `output`, a new or an empty folder; the run stays as it was."""
-    folder = choose_folder(output, "run")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(
-            f"{folder} is not empty, so {run.path} cannot be resumed there.",
-            "Choose another --output, or leave it out to resume in place.",
-        )
-    try:
-        with files.new_folder(folder) as temporary:
-            shutil.copytree(run.path, temporary, dirs_exist_ok=True, ignore=_not_copied)
-    except (OSError, shutil.Error) as error:
-        raise RunFailedError(
-            f"{run.path} cannot be copied to {folder}: {error}.",
-            "Choose another --output, or leave it out to resume in place.",
-        ) from None
-    return replace(run, path=folder)
-
-
-def _not_copied(folder: str, names: list[str]) -> list[str]:
-    """Locks, what killed writes left, and links, which could lead out of the run."""
-    return [
-        name
-        for name in names
-        if name == LOCK_FILE
-        or files.TEMPORARY.fullmatch(name)
-        or os.path.islink(Path(folder, name))
-    ]
-
-
-def _locked(run: Run) -> AbstractContextManager[None]:
-    return lock_run(run.path) if is_main() else nullcontext()
 
 
 def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
@@ -145,10 +94,9 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
         listeners.notice(f"{run.path} is already finished.")
         return run
     with together("finding the data and the steps of the run"):
-        config, moved = find_moved(run, config)
-        changes = changes_of(run, config)
+        _refuse_missing_data(run, config)
         spread = spread_steps(run, config)
-    plan = plan_of_run(run, replace(request, config=spread), listeners.progress).found(moved)
+    plan = plan_of_run(run, replace(request, config=spread), listeners.progress)
     if "parallel" not in named_keys(named):  # a sharded run may resume in one process
         left = (found for found in plan.findings if found.code != NOTHING_TO_DIVIDE.code)
         plan = replace(plan, findings=tuple(left))
@@ -182,12 +130,10 @@ def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
     return replace(plan, baselines=stored.get("baselines", {}))
 
 
-def validation_rows(
-    run: Run, pipeline: Pipeline, model: nn.Module | None, progress: Progress
-) -> Store:
-    """The encoded rows that a finished run was validated on.
+def validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
+    """Return the encoded rows that a finished run was validated on.
 
-    They are in the cache; where it no longer has them, or the data differs, they are planned again.
+    They are in the cache; where it no longer has them, they are planned again.
     """
     if "data" in run.objects or "eval_data" in run.objects:
         raise UsageError(
@@ -195,23 +141,18 @@ def validation_rows(
             "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
-    config, _ = find_moved(run, run.config)
-    tables, _ = open_tables(config, PythonObjects(), run.task)
-    sides = (tables[0], tables[1] or tables[0])
-    named = (with_files(side, pipeline.encoder.roles, run.task.file_roles) for side in sides)
-    if [side.key for side in named] == run.plan.get("table_keys"):
-        folder = entry_folder("encoded", run.plan["stores"]["validation"])
-        if is_sound(folder) and Store(folder).key == run.plan["eval_key"]:
-            return Store(folder)
-    return _encode_again(run, config, model, progress)
+    folder = entry_folder("encoded", run.plan["stores"]["validation"])
+    if is_sound(folder) and Store(folder).key == run.plan["eval_key"]:
+        return Store(folder)
+    _refuse_missing_data(run, run.config)
+    return _encode_again(run, model, progress)
 
 
-def _encode_again(
-    run: Run, config: RunConfig, model: nn.Module | None, progress: Progress
-) -> Store:
+def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     """The validation rows of a plan made anew; refused where they are not those of the run."""
     # validation rows have no augmented copies; the scorer is the run's; rows are encoded alike in
     # every precision, and this machine may not have the run's
+    config = run.config
     generate = config.generate.model_copy(update={"scorer": None})
     plain = {
         "augmentation_factor": 1,
@@ -302,34 +243,182 @@ def spread_steps(run: Run, config: RunConfig) -> RunConfig:
     )
 
 
-def find_moved(run: Run, config: RunConfig) -> tuple[RunConfig, list[Finding]]:
-    """The config with the places at which the data is now, and a note for each that moved."""
-    found: dict[str, tuple[str, ...]] = {}
-    notes = []
-    for key in ("data", "eval_data"):
-        places = []
-        for named in getattr(config, key):
-            place = _find(run, Path(named))
-            if place is not None:
-                message = f"{named} is gone; {place} is read in its place."
-                notes.append(note(message, file=str(place)))
-            places.append(str(place or named))
-        found[key] = tuple(places)
-    return config.model_copy(update=found), notes
+def _refuse_missing_data(run: Run, config: RunConfig) -> None:
+    """Refuse a run whose data is no longer where it was; a hub id is looked up later."""
+    for path in map(Path, (*config.data, *config.eval_data)):
+        if path.is_absolute() and not has_magic(str(path)) and not path.exists():
+            raise UsageError(
+                f"The data of {run.path} is gone: there is no {path}.",
+                f"Pass its new place: surefit train --resume {run.path} --data FILE. It is "
+                "accepted if its rows are those that the run was begun with. To evaluate: "
+                f"surefit evaluate {run.path} --data FILE.",
+            )
 
 
-def _find(run: Run, path: Path) -> Path | None:
-    """Where a path of the run's data is now; None if it is still there, or is a hub id."""
-    if path.exists() or not path.is_absolute():
-        return None
-    folder = run.path.resolve()
-    beside = (Path.cwd(), Path.cwd() / path.parent.name, folder.parent, folder.parent.parent)
-    for place in (folder / path.name for folder in beside):
-        if place.exists():
-            return place.resolve()
-    raise UsageError(
-        f"The data of {run.path} is gone: there is no {path}.",
-        f"Pass its new place: surefit train --resume {run.path} --data FILE. It is accepted if its "
-        "rows are those that the run was begun with. To evaluate: surefit evaluate "
-        f"{run.path} --data FILE.",
+LENGTH = ("epochs", "max_steps")
+CHANGEABLE = (
+    *(*LENGTH, "eval_every", "save_every", "keep", "early_stopping.patience", "on_nonfinite"),
+    *("parallel", "accept", "data", "eval_data", *LOCAL_KEYS),
+)
+"""Keys that decide when a run evaluates, saves and ends, or what it runs on; not what it learns.
+
+Data may be in another place; its rows are compared by content."""
+
+
+GOES_ON = (*LENGTH, "early_stopping.patience")
+"""Keys that let a finished run go on."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key whose value differs from the one the run was begun with."""
+
+    key: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before!r} → {self.after!r}"
+
+
+def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
+    """The config to resume with: the run's, with what config.yaml and the options may change.
+
+    Whatever else differs is refused, with both values. What belongs to the machine is that of the
+    options.
+    """
+    begun, edited = make_config(run.plan["config"]), run.config
+    hand_edits = list_differences(begun, edited, known_keys())
+    _refuse(run, [each for each in hand_edits if each.key not in CHANGEABLE], "config.yaml has")
+    asked = with_absolute_paths(options)
+    settled = {"batch_size", "grad_accum"} if options.batch_size == "auto" else set()
+    keys = sorted(named_keys(named) - settled - set(run.objects) - set(LOCAL_KEYS))
+    by_options = list_differences(edited, asked, keys)
+    _refuse(run, [each for each in by_options if each.key not in CHANGEABLE], "you gave")
+    settings = edited.model_dump(mode="json")
+    for each in by_options:
+        *sections, last = each.key.split(".")
+        reduce(getitem, sections, settings)[last] = each.after
+    return make_config(settings).with_local(
+        asked.model_copy(update={"output": str(run.path.resolve())})
     )
+
+
+def as_dict(differences: list[Difference]) -> dict[str, Any]:
+    """The new values by key, as plan.json keeps them."""
+    return {each.key: each.after for each in differences}
+
+
+def changes_of(run: Run, config: RunConfig) -> list[Difference]:
+    """What differs from the config that the run was begun or last resumed with."""
+    begun = make_config(run.plan["config"])
+    return list_differences(begun, config, [k for k in CHANGEABLE if k != "output"])
+
+
+def list_differences(before: RunConfig, after: RunConfig, keys: list[str]) -> list[Difference]:
+    """The keys whose values differ. A dict in `after` may leave out what was inferred."""
+    found = []
+    for key in keys:
+        old, new = attrgetter(key)(before), attrgetter(key)(after)
+        if isinstance(old, dict) and isinstance(new, dict):
+            old = {name: old.get(name) for name in new}
+        if old != new:
+            found.append(Difference(key, old, new))
+    return found
+
+
+def _refuse(run: Run, differences: list[Difference], who: str) -> None:
+    if not differences:
+        return
+    lines = [
+        f"{each.key}: the run has {each.before!r}, {who} {each.after!r}" for each in differences
+    ]
+    raise UsageError(
+        f"--resume contradicts {', '.join(each.key for each in differences)}. "
+        + "; ".join(lines)
+        + ".",
+        "A resumed run keeps what it was begun with; put the value back, or start a new run. "
+        f"These may change: {', '.join(CHANGEABLE)}.",
+    )
+
+
+def named_keys(options: set[str]) -> set[str]:
+    """The keys of a config that options set, sections as the single keys in them."""
+    named = {SHORT_KEYS.get(key, key) for key in options}
+    within = {key for name in named for key in known_keys() if name.startswith(f"{key}.")}
+    return within | {key for key in known_keys() if key in named or key.split(".")[0] in named}
+
+
+Spans = list[tuple[int, int]]
+"""Pairs: after which step a total number of steps applies."""
+
+
+def extend_spans(run: Run, spans: Spans, num_steps: int) -> Spans:
+    """The spans with a new total from the saved step on; refuses one that is already exceeded."""
+    if num_steps == spans[-1][1]:
+        return spans
+    saved = run.saved_step
+    if num_steps < saved:
+        raise UsageError(
+            f"{run.path} has finished step {saved}; epochs and max_steps now allow {num_steps}.",
+            "Give a larger number, or leave it out.",
+        )
+    return [*(span for span in spans if span[0] < saved or span[0] == 0), (saved, num_steps)]
+
+
+def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
+    """The learning rate before and after, where the number of steps changed."""
+    before = run.spans(run.plan["steps"])
+    if spans == before:
+        return []
+    assert plan.model is not None
+    config, saved, peak = plan.config, spans[-1][0], plan.model.lr
+    then, now = (lr_by_step(each, config.warmup, config.schedule) for each in (before, spans))
+    return [
+        note(
+            f"The run has {spans[-1][1]} steps instead of {before[-1][1]}. Learning rate "
+            f"({config.schedule}): {peak * then(max(saved, 1)):.3g} at step {max(saved, 1)}, "
+            f"{peak * now(saved + 1):.3g} at step {saved + 1}."
+        )
+    ]
+
+
+def describe_changed_rows(
+    stored: Mapping[str, Any], job: Job, sides: Sequence[str] = ("train", "validation")
+) -> str:
+    """What differs between the rows of a run's plan and those of a new Job.
+
+    A row that changed may also have moved from training to validation; so with both `sides`, they
+    are compared together.
+    """
+    names = stored.get("stores") or {}
+    folders = [entry_folder("encoded", names[side]) for side in sides if side in names]
+    if not folders or not all(is_sound(folder) for folder in folders):
+        return "The cache no longer has the rows it was begun with, so they cannot be compared."
+    now = {"train": job.train, "validation": job.validation}
+    old = _rows_by_digest(Store(folder) for folder in folders)
+    new = _rows_by_digest(now[side] for side in sides)
+    added = sorted(new[digest] for digest in new.keys() - old.keys())
+    gone = sorted(old[digest] for digest in old.keys() - new.keys())
+    if not added and not gone:
+        return (
+            "No row of the data differs: the rows are encoded otherwise than then, or split "
+            "otherwise (another tokenizer, template, or code of the task)."
+        )
+    shown = [
+        f"{len(rows):,} {how}: row {', '.join(map(str, rows[:3]))}{' …' if len(rows) > 3 else ''}"
+        for how, rows in (("new or changed", added), ("gone or changed", gone))
+        if rows
+    ]
+    return f"Rows that differ: {'; '.join(shown)}."
+
+
+def _rows_by_digest(stores: Iterable[Store]) -> dict[int, int]:
+    """The hash of the encoded columns of each row, with its number in the data."""
+    digests: dict[int, Any] = {}
+    for store in stores:
+        for place in np.flatnonzero(np.asarray(store.copy) == 0):
+            digest = digests.setdefault(int(store.source_row[place]), xxhash.xxh3_64())
+            for value in store.row(int(place)).values():
+                digest.update(f"{value.shape}".encode() + value.tobytes())
+    return {digest.intdigest(): row for row, digest in digests.items()}

@@ -140,7 +140,10 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
         (["check", *FEATURES, "--output", "run"], "run already holds a run (config.yaml)."),
         (["train", "--resume", "run", "--batch-size", "9"], "batch_size"),
         (["train", "--resume", "run", "--lr", "0.5"], "lr"),
-        (["train", "--resume", "run", "--output", "."], ". is not empty, so run cannot be"),
+        (
+            ["train", "--resume", "run", "--output", "."],
+            "--resume resumes run where it is",
+        ),
         (["check", "--resume", "run"], "check does not take --resume."),
     ):
         assert run(arguments) == 2

@@ -216,7 +216,7 @@ def test_a_folder_that_another_host_does_not_see(
     with pytest.raises(FindingError) as caught:
         check_common_folder(tmp_path / "runs" / "new")
     assert [found.code for found in caught.value.findings] == ["SF873"]
-    assert "Process 1 of host node-2 cannot read it" in str(caught.value)
+    assert "Process 1 of host node-2 cannot see it" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -107,6 +107,7 @@ def test_hosts_with_other_data_do_not_train(tmp_path: Path) -> None:
     ("variable", "value", "expected"),
     [
         ("USE_DEEPSPEED", "1", "DeepSpeed"),
+        ("USE_FSDP", "true", "--set parallel=fsdp"),
         ("USE_SOMETHING_NEW", "yes", "USE_SOMETHING_NEW"),
         ("MIXED_PRECISION", "bf16", "--set precision=bf16"),
         ("GRADIENT_ACCUMULATION_STEPS", "4", "--grad-accum 4"),

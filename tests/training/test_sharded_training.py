@@ -18,9 +18,8 @@ from torch import nn
 from training import sharded_cases
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from surefit.checks.machine import take_fsdp
 from surefit.checks.probes.gradients import find_use
-from surefit.errors import FindingError, UsageError
+from surefit.errors import FindingError
 from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.models.sharding import find_units
 from surefit.plan.choose_parallel import check_divisible
@@ -187,19 +186,3 @@ def test_a_plan_reports_a_model_that_is_gathered_as_a_whole(check_two: Callable[
     assert any("gathered as a whole" in note for note in plan.notes)
     assert plan.choices["parallel"] == {"unused": True, "whole": True}
     assert not plan.choices["compile"]["compiled"]
-
-
-def test_fsdp_of_accelerate_is_translated_or_refused() -> None:
-    asked = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_OFFLOAD_PARAMS": "false"}
-    asked["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"  # transformers acts on both
-    assert take_fsdp({}) is None
-    assert take_fsdp(asked) == "fsdp"
-    assert take_fsdp(asked) is None  # nobody else acts on it
-    for name, value in {
-        "FSDP_OFFLOAD_PARAMS": "true",
-        "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP",
-        "FSDP_RESHARD_AFTER_FORWARD": "false",
-        "FSDP_ACTIVATION_CHECKPOINTING": "true",
-    }.items():
-        with pytest.raises(UsageError, match=name.lower()):
-            take_fsdp({"ACCELERATE_USE_FSDP": "true", name: value})
