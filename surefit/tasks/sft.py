@@ -15,7 +15,7 @@ from surefit.data.column_values import sample
 from surefit.data.roles import Role
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
-from surefit.inputs.chat.dialogues import TOKENIZED_IN_PARTS, Dialogue, DialogueTokens
+from surefit.inputs.chat.dialogues import Dialogue, DialogueTokens
 from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
 from surefit.inputs.chat.template_fitting import fit_template
 from surefit.inputs.chat.template_rendering import TemplateError
@@ -120,15 +120,14 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     dialogue = read_row(row, encoder)
     coder, predicting = encoder.dialogues, encoder.predicting
     try:
-        parts = coder.cut(*dialogue, generation=predicting)
+        rendered = coder.render(*dialogue, generation=predicting)
     except TemplateError as fault:
         raise _unsuited(fault) from None
 
     def finish(made: list[Tokenized]) -> Encoded:
-        tokens = coder.join(parts, made, *dialogue, generation=predicting)
-        return _encoded(row, dialogue, tokens, encoder)
+        return _encoded(row, dialogue, coder.finish(rendered, made[0]), encoder)
 
-    return Encoding(finish, coder.asked(parts), special=False, ends=coder.asks_for_ends)
+    return Encoding(finish, [rendered.text], special=False, ends=coder.asks_for_ends)
 
 
 def _encoded(
@@ -144,9 +143,12 @@ def _encoded(
             lost = _lost(row, dialogue, encoder)
             raise SkipRowError(skip.reason, *skip.faults, *lost) from None
     ids = np.array(tokens.ids, np.int64)
-    loss_on = "nothing" if encoder.predicting else encoder.settings["loss_on"]
-    labelled = np.array(tokens.labelled, bool) & (loss_on == "answers")
-    labels = ids if loss_on == "all" else np.where(labelled, ids, IGNORE_INDEX)
+    labels = np.full_like(ids, IGNORE_INDEX)
+    if not encoder.predicting:
+        everything = encoder.settings["loss_on"] == "all"
+        learned = [s for s, w in zip(tokens.answers, tokens.weights, strict=True) if w]
+        for start, stop in [(0, len(ids))] if everything else learned:
+            labels[start:stop] = ids[start:stop]
     columns = {"input_ids": ids, "labels": labels, "prompt_length": tokens.last_answer}
     columns |= _references(row, encoder)
     faults = tuple(_faults(row, dialogue, tokens, encoder))
@@ -175,7 +177,7 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
         return shorter
     if predicting:
         kept = tokens.ids[-limit:]
-        return DialogueTokens(kept, [False] * len(kept), len(kept), ())
+        return DialogueTokens(kept, (), (), len(kept))
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
     raise SkipRowError(
         DropReason.OVERLONG, RowFaultError(OVERLONG_ROW_DROPPED, overlong.message + why)
@@ -201,8 +203,6 @@ def _faults(
     column, given = turns_of(row)
     lost = _lost(row, dialogue, encoder)
     yield from lost
-    if tokens.in_parts:
-        yield RowFaultError(TOKENIZED_IN_PARTS, "the tokens differ from those of the whole text")
     if not tokens.whole and not any(fault.rule in PARTS_OF_ANSWERS for fault in lost):
         message = "the template leaves a part of an answer out"
         yield RowFaultError(EARLIER_REASONING_NOT_RENDERED, message, column)

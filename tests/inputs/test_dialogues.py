@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import random
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builders import encode_one
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.errors import FindingError, UsageError
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.template_fitting import fit_template
 from surefit.inputs.chat.template_rendering import TEMPLATES, TemplateError, read_asked
-from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.tokenizer import load_tokenizer, train_tokenizer
-from surefit.tasks.sft import encode
 
 THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof Spain?", "Madrid")
 ANSWERS = ["Hello there!", "Paris.", "Madrid"]
 
 
 def learned(tokens: DialogueTokens, tokenizer: Any) -> list[str]:
-    """The text of each run of learned tokens."""
-    pairs = zip(tokens.labelled, tokens.ids, strict=True)
-    runs = [(kind, [token for _, token in run]) for kind, run in groupby(pairs, lambda p: p[0])]
-    return [tokenizer.decode(ids) for kind, ids in runs if kind]
+    """The text of each learned answer."""
+    pairs = zip(tokens.answers, tokens.weights, strict=True)
+    return [tokenizer.decode(tokens.ids[start:stop]) for (start, stop), weight in pairs if weight]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -40,7 +36,7 @@ def test_learned_are_the_answers_and_their_ends(style: str) -> None:
         expected[-1] = f"<think>\n\n</think>\n\n{expected[-1]}"
     assert learned(tokens, tokenizer) == expected
     assert tokens.ids[-1] == tokenizer.convert_tokens_to_ids(end_of(style))
-    assert tokens.labelled[-1]
+    assert tokens.answers[-1][1] == len(tokens.ids)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -108,7 +104,8 @@ def test_trained_tokens_are_those_of_the_whole_text(style: str) -> None:
         assert tokens.ids[-len(whole) :] == whole
         assert len(tokens.ids) - len(whole) in (0, 1)  # bos, if the template does not write it
         pieces = [0, *(place for turn in turns for place in (turn.start, turn.end))]
-        apart = coder.plain_ids([text[a:b] for a, b in pairwise(pieces)])
+        parts = [text[a:b] for a, b in pairwise(pieces)]
+        apart = tokenizer(parts, add_special_tokens=False)["input_ids"]
         differed += [token for piece in apart for token in piece] != whole
         runs = learned(tokens, tokenizer)
         for turn, run in zip(turns, runs, strict=True):
@@ -117,18 +114,6 @@ def test_trained_tokens_are_those_of_the_whole_text(style: str) -> None:
             assert not run.removesuffix(answer).strip()  # of the prompt, spaces at most
     # Tokenized in parts, some would have other tokens, unless special tokens enclose the answers.
     assert differed or style in ("gemma", "mistral")
-
-
-def test_llama3_template_on_another_tokenizer_is_reported() -> None:
-    tokenizer = chat_tokenizer("llama3")
-    rows = [(said(f"Capital {n}?", f"Paris {n}"), None) for n in range(20)]
-    _, findings = fit_template(None, tokenizer, rows)
-    (found,) = [found for found in findings if "without its answer" in found.message]
-    assert "in 8 of 8 sampled rows" in found.message
-    assert repr("<|end_header_id|>\n\n")[1:-1] in found.message
-    for style in ("chatml", "gemma", "mistral"):
-        _, findings = fit_template(None, chat_tokenizer(style), rows)
-        assert not any("without its answer" in found.message for found in findings)
 
 
 def test_prompt_that_ends_with_a_space_is_generated_from_as_it_was_trained() -> None:
@@ -145,7 +130,7 @@ def test_prompt_that_ends_with_a_space_is_generated_from_as_it_was_trained() -> 
     assert learned(told, tokenizer) == [" Paris<|im_end|>"]
 
 
-class InParts:
+class WithoutOffsets:
     """A tokenizer that does not know where its tokens are, as those written in Python."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -160,21 +145,12 @@ class InParts:
         return self._tokenizer(*texts, **options)
 
 
-def test_without_offsets_a_difference_is_known() -> None:
-    for style, differs in (("llama3", True), ("chatml", False)):
-        tokenizer = chat_tokenizer(style)
-        coder = coder_for(InParts(tokenizer))
-        tokens = coder.tokenize(THREE)
-        assert tokens.in_parts == differs
-        assert (tokens.ids == coder_for(tokenizer).tokenize(THREE).ids) != differs
-        assert [text.strip() for text in learned(tokens, tokenizer)] == [
-            f"{answer}{end_of(style)}" for answer in ANSWERS
-        ]
-        settings = {"overlong": "truncate", "loss_on": "answers"}
-        state = {"template": fit_template(None, tokenizer, [])[0]}
-        encoder = Encoder("sft", {"messages": "m"}, InParts(tokenizer), None, settings, state)
-        (*_, remark) = [None, *encode_one(encode, {"messages": THREE}, encoder).faults]
-        assert (remark.rule.code if remark else None) == ("SF291" if differs else None)
+@pytest.mark.parametrize("style", ["llama3", "chatml"])
+@pytest.mark.parametrize("limit", [None, 45])
+def test_tokenizer_without_offsets_finds_the_same_answers(style: str, limit: int | None) -> None:
+    tokenizer = chat_tokenizer(style)
+    expected = coder_for(tokenizer).tokenize(THREE, limit=limit)
+    assert coder_for(WithoutOffsets(tokenizer)).tokenize(THREE, limit=limit) == expected
 
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]

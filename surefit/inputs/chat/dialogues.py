@@ -1,17 +1,16 @@
-"""Dialogues to tokens: those of the whole rendered text, and which of them have a label.
+"""Dialogues to tokens: those of the whole rendered text, and which of them are answers.
 
-A token has a label if it holds a character of an answer, also if it begins in the prompt.
+A token belongs to an answer if it holds a character of it, also if it begins in the prompt.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import takewhile
 from typing import Any
 
-from surefit.findings import rule
 from surefit.inputs.chat.messages import Message
 from surefit.inputs.chat.template_rendering import (
     ANSWERS_NOT_FOUND,
@@ -29,67 +28,47 @@ from surefit.inputs.text.batch_tokenizing import (
 )
 from surefit.inputs.text.tokenizer import adds_bos
 
-TOKENIZED_IN_PARTS = rule(
-    "SF291",
-    "warning",
-    "row tokenized in parts",
-    why=(
-        "The tokenizer does not report where its tokens are in the text (it is not a fast one), so "
-        "prompt and answers are tokenized separately. The tokens differ from those of the text."
-    ),
-    fix="Use a fast tokenizer (a tokenizer.json), or another template.",
-    accept="The rows are tokenized in parts.",
-)
-
-
 Dialogue = tuple[Sequence[Message], Any]
 """Messages, and the tools offered in them."""
-
-Part = tuple[str, Sequence[AnswerSpan]]
-"""A part of a text that is tokenized as a whole, and the answers in it."""
 
 PROBE = "a"
 """Stands for the answer when a prompt is tokenized: most answers begin with a letter."""
 
 
 @dataclass(frozen=True)
-class DialogueTokens:
-    """A dialogue's tokens, which of them have a label, and where the last answer starts.
+class Rendered:
+    """A dialogue as the text to tokenize, with eos behind answers that the template does not end.
 
-    If an answer is to be generated, it starts after all of them.
+    If an answer is to be generated, it follows the text.
     """
 
-    ids: list[int]
-    labelled: list[bool]
-    last_answer: int
-    sizes: tuple[int, ...]
-    """The number of tokens before the first answer, in it, between it and the next, and so on."""
-    whole: bool = True
-    """Whether the text contains every answer completely."""
-    in_parts: bool = False
-    """Whether the tokens differ from those of the whole text."""
+    text: str
+    answers: tuple[AnswerSpan, ...]
+    messages: Sequence[Message]
+    tools: Any
+    generation: bool
 
 
 @dataclass(frozen=True)
-class _PartTokens:
-    """The tokens of a part, and the first token of each answer and the one after it."""
+class DialogueTokens:
+    """A dialogue's tokens, and which of them are answers."""
 
     ids: list[int]
-    answers: list[tuple[int, int]]
-    in_parts: bool = False
-
-    def without(self, start: int, end: int) -> _PartTokens:
-        """The part without some tokens before its answers."""
-        answers = [(first - end + start, stop - end + start) for first, stop in self.answers]
-        return replace(self, ids=self.ids[:start] + self.ids[end:], answers=answers)
+    answers: tuple[tuple[int, int], ...]
+    """The first token of each answer and the one after its last, which is its end token."""
+    weights: tuple[bool, ...]
+    """Whether each answer is learned; one with the weight 0 is only read."""
+    last_answer: int
+    """Where the last answer starts; if one is to be generated, after all tokens."""
+    whole: bool = True
+    """Whether the text contains every answer completely."""
 
 
 class DialogueTokenizer:
     """Turns dialogues into tokens with one template.
 
-    The text is tokenized as a whole. Only where eos is added, because the template writes no end
-    token, are the texts before and after it tokenized separately. An answer ends with the
-    template's end token, else with eos. A text starts with at most one bos.
+    The text is tokenized as a whole. An answer ends with the template's end token, else with eos.
+    A text starts with at most one bos.
 
     A prompt to generate from gets the tokens that it has before an answer: if it ends in spaces or
     line breaks, it is tokenized with a letter after it, and spaces that belong to the first word of
@@ -100,12 +79,8 @@ class DialogueTokenizer:
         self.template = template
         self.unrendered = UnrenderedParts(template)
         self._tokenizer = template.tokenizer
-        self._eos = self._tokenizer.eos_token_id  # cached, as tokenizers look it up by name
         self._bos = [self._tokenizer.bos_token_id] if adds_bos(self._tokenizer) else []
         self._sizes = token_sizes(self._tokenizer)
-        newline, joined, alone = self.plain_ids(["\n", "\na", "a"])
-        self._puts_space_first = joined != newline + alone
-        self._known_leads: dict[str, list[int]] = {}
 
     @property
     def chat_template(self) -> str:
@@ -117,31 +92,26 @@ class DialogueTokenizer:
             return source
         return source if not self._bos or written.startswith(bos) else "{{ bos_token }}" + source
 
-    def plain_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, without special tokens."""
-        ids = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
-        return [list(row) for row in ids]
-
     @property
     def asks_for_ends(self) -> bool:
         """Whether the tokenizer has to report where tokens end, as their sizes are unknown."""
         return self._sizes is None
 
-    def asked(self, parts: Sequence[Part]) -> list[str]:
-        """The text to tokenize for each part of one text.
-
-        SentencePiece adds a space before a text, so a part is tokenized after a lead: the special
-        token that ends the previous part, else a line break.
-        """
-        texts = [text for text, _ in parts]
-        return [lead + text for lead, text in zip(self._leads(texts), texts, strict=True)]
-
-    def _leads(self, texts: Sequence[str]) -> list[str]:
-        if not self._puts_space_first:
-            return [""] * len(texts)
-        known = self.template.special_tokens
-        ends = (next(filter(text.endswith, known), "\n") for text in texts[:-1])
-        return ["", *ends]
+    def render(self, messages: Sequence[Message], tools: Any, generation: bool) -> Rendered:
+        """The text of a dialogue up to its last answer, and its answers."""
+        messages = self.template.prepared(messages)
+        text, spans = self.template.find_answers(messages, tools, generation)
+        if spans and not generation:  # nothing after the last answer is read
+            text = text[: spans[-1].end]
+        eos, answers, added = self._tokenizer.eos_token, [], 0
+        for span in spans:
+            start, end = span.start + added, span.end + added
+            if not span.ended:
+                text = text[:end] + eos + text[end:]
+                added += len(eos)
+                end += len(eos)
+            answers.append(replace(span, start=start, end=end))
+        return Rendered(text, tuple(answers), messages, tools, generation)
 
     def tokenize(
         self,
@@ -150,75 +120,77 @@ class DialogueTokenizer:
         generation: bool = False,
         limit: int | None = None,
     ) -> DialogueTokens:
-        """The tokens of a dialogue; with `limit`, the start of the user's text is truncated.
+        """The tokens of a dialogue; see `finish`."""
+        rendered = self.render(messages, tools, generation)
+        (made,) = tokenize(self._tokenizer, [rendered.text], special=False, ends=True)
+        return self.finish(rendered, made, limit)
 
-        If that text is too short, the row is still longer than the limit.
-        """
-        parts = self.cut(messages, tools, generation)
-        made = self._located(self.asked(parts))
-        return self.join(parts, made, messages, tools, generation, limit)
-
-    def _located(self, texts: Sequence[str]) -> list[Tokenized]:
-        return tokenize(self._tokenizer, texts, special=False, ends=True)
-
-    def cut(self, messages: Sequence[Message], tools: Any, generation: bool) -> list[Part]:
-        """The text of a dialogue, split where eos is added."""
-        text, turns = self.template.find_answers(
-            self.template.prepared(messages), tools, generation
-        )
-        if turns and not generation:  # nothing after the last answer is read
-            text = text[: turns[-1].end]
-        return list(_cut(text, turns))
-
-    def join(
-        self,
-        parts: Sequence[Part],
-        made: Sequence[Tokenized],
-        messages: Sequence[Message],
-        tools: Any,
-        generation: bool,
-        limit: int | None = None,
+    def finish(
+        self, rendered: Rendered, made: Tokenized, limit: int | None = None
     ) -> DialogueTokens:
-        """The tokens of a dialogue from those of the `asked` texts of its parts."""
-        messages = self.template.prepared(messages)
-        located = self._without_leads(parts, made)
-        if generation and parts[-1][0][-1:].isspace():
-            is_led = len(parts) > 1 and self._puts_space_first
-            located[-1] = self._before_answer(parts[-1][0], located[-1], is_led)
-        tokens = [self._find_answers(part, own) for part, own in zip(parts, located, strict=True)]
-        bos = [] if tokens[0].ids[:1] == self._bos else self._bos
-        if limit is not None:
-            eos = sum(not turn.ended for _, turns in parts for turn in turns)
-            over = sum(len(part.ids) for part in tokens) + len(bos) + eos - limit
-            cut = self._content_tokens(parts[0][0], located[0], messages, tools)
-            tokens[0] = tokens[0].without(cut[0], min(cut[0] + max(over, 0), cut[1]))
-        joined = _join(parts, tokens, bos, self._eos, messages)
-        return replace(joined, last_answer=len(joined.ids)) if generation else joined
+        """The tokens of a dialogue from those of its text.
 
-    def _without_leads(self, parts: Sequence[Part], made: Sequence[Tokenized]) -> list[Tokenized]:
-        """The tokens of each part alone, without its lead."""
-        found = []
-        leads = self._leads([text for text, _ in parts])
-        for (text, _), lead, tokens in zip(parts, leads, made, strict=True):
-            if lead and lead not in self._known_leads:
-                self._known_leads[lead] = self.plain_ids([lead])[0]
-            own, ids = tokens, self._known_leads.get(lead, [])
-            if lead and tokens.ids[: len(ids)] == ids:
-                ends = None if tokens.ends is None else tokens.ends[len(ids) :]
-                ends = ends if ends is None else [end - len(lead) for end in ends]
-                own = Tokenized(tokens.ids[len(ids) :], ends=ends)
-            elif lead:
-                own = self._located([text])[0]
-            if self._sizes is not None:
-                by_size = ends_by_size(text, own.ids, self._sizes)
-                own = self._located([text])[0] if by_size is None else replace(own, ends=by_size)
-            found.append(own)
-        return found
+        With `limit`, the start of the user's text is truncated. If that text is too short, the row
+        is still longer than the limit.
+        """
+        text, tokens = rendered.text, self._located(rendered.text, made)
+        if rendered.generation and text[-1:].isspace():
+            tokens = self._before_answer(text, tokens)
+        num_until = self._counter(text, tokens)
+        spans = [self._answer_tokens(tokens, span, num_until) for span in rendered.answers]
+        bos = [] if tokens.ids[:1] == self._bos else self._bos
+        ids = [*bos, *tokens.ids]
+        first, stop, moved = 0, 0, len(bos)
+        if limit is not None and len(ids) > limit:
+            first, stop = self._user_tokens(rendered, tokens, num_until)
+            stop = min(stop, first + len(ids) - limit)
+            ids = [*ids[: len(bos) + first], *ids[len(bos) + stop :]]
+            moved -= stop - first
+        answers = tuple((start + moved, end + moved) for start, end in spans)
+        learned = (m.get("weight") != 0 for m in rendered.messages if m["role"] == "assistant")
+        last = answers[-1][0] if answers and not rendered.generation else len(ids)
+        whole = all(span.whole for span in rendered.answers)
+        return DialogueTokens(ids, answers, tuple(learned), last, whole)
 
-    def _before_answer(self, text: str, tokens: Tokenized, is_led: bool) -> Tokenized:
+    def _located(self, text: str, made: Tokenized) -> Tokenized:
+        if self._sizes is None:
+            return made
+        ends = ends_by_size(text, made.ids, self._sizes)
+        if ends is None:
+            return tokenize(self._tokenizer, [text], special=False, ends=True)[0]
+        return replace(made, ends=ends)
+
+    def _counter(self, text: str, tokens: Tokenized) -> Callable[[int], int]:
+        """A function that counts the tokens of the text up to a character.
+
+        If the tokenizer does not report where tokens end (it is not a fast one), the text is
+        tokenized with another letter there, and the tokens that both have in common count.
+        """
+        if tokens.ends is not None:
+            ends = tokens.ends
+            return lambda place: bisect_right(ends, place)
+
+        def num_until(place: int) -> int:
+            other = "" if place == len(text) else PROBE if text[place] != PROBE else PROBE.upper()
+            (made,) = tokenize(self._tokenizer, [text[:place] + other], special=False)
+            pairs = zip(made.ids, tokens.ids, strict=False)
+            return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+        return num_until
+
+    def _answer_tokens(
+        self, tokens: Tokenized, span: AnswerSpan, num_until: Callable[[int], int]
+    ) -> tuple[int, int]:
+        first, stop = num_until(span.start), num_until(span.end)
+        ends = tokens.ends
+        if ends is not None and 0 < stop < len(ends) and ends[stop - 1] < span.end:
+            stop += 1  # an end token with spaces after it
+        return first, stop
+
+    def _before_answer(self, text: str, tokens: Tokenized) -> Tokenized:
         """The tokens of a prompt as they are before an answer; only spaces may be left out."""
         backend = plain_backend(self._tokenizer)
-        if backend is None or is_led:
+        if backend is None:
             return tokens
         made = backend.encode(text + PROBE, add_special_tokens=False)
         ends = [end for _, end in made.offsets]
@@ -230,39 +202,20 @@ class DialogueTokenizer:
                 return Tokenized(made.ids[:kept], ends=ends[:kept])
         return tokens
 
-    def _find_answers(self, part: Part, tokens: Tokenized) -> _PartTokens:
-        """The tokens of a part, and those of each answer in it."""
-        text, turns = part
-        if tokens.ends is not None:
-            answers = [_tokens_between(tokens.ends, turn.start, turn.end) for turn in turns]
-            return _PartTokens(tokens.ids, answers)
-        places = [0, *(place for turn in turns for place in (turn.start, turn.end)), len(text)]
-        pieces: list[Part] = [(text[start:end], ()) for start, end in pairwise(places)]
-        ids: list[int] = []
-        answers = []
-        made = self._without_leads(pieces, self._located(self.asked(pieces)))
-        for number, piece in enumerate(made):  # every other one is an answer
-            answers += [(len(ids), len(ids) + len(piece.ids))] * (number % 2)
-            ids += piece.ids
-        return _PartTokens(ids, answers, in_parts=ids != tokens.ids)
-
-    def _content_tokens(
-        self, text: str, tokens: Tokenized, messages: Sequence[Message], tools: Any
+    def _user_tokens(
+        self, rendered: Rendered, tokens: Tokenized, num_until: Callable[[int], int]
     ) -> tuple[int, int]:
-        """The first token of the user's content, and the token after its last one."""
+        """The first token of the first user's content, and the token after its last one."""
+        messages = rendered.messages
         user = next(p for p, message in enumerate(messages) if message["role"] == "user")
-        before, content = self.template.find_prompt(messages[: user + 1], user, tools)
-        if not text.startswith(before + content):
+        before, content = self.template.find_prompt(messages[: user + 1], user, rendered.tools)
+        if not rendered.text.startswith(before + content):
             raise TemplateError(
                 ANSWERS_NOT_FOUND, "the prompt to truncate is not found in the text"
             )
-        if tokens.ends is None:
-            first, behind = self.plain_ids([before, before + content])
-            return len(first), max(len(first), len(behind))
-        start = bisect_right(tokens.ends, len(before))
-        end = bisect_right(tokens.ends, len(before) + len(content))
-        if (tokens.ends[start - 1] if start else 0) < len(before):  # it holds the end of `before`
-            start += 1
+        start, end = num_until(len(before)), num_until(len(before) + len(content))
+        if tokens.ends is not None and (tokens.ends[start - 1] if start else 0) < len(before):
+            start += 1  # it holds the end of `before`
         return start, max(start, end)
 
     def shorten(
@@ -277,7 +230,7 @@ class DialogueTokenizer:
         users = [place for place, message in enumerate(messages) if message["role"] == "user"]
         for place in users[1:]:
             answers = sum(message["role"] == "assistant" for message in messages[:place])
-            if len(tokens.ids) - sum(tokens.sizes[: 2 * answers]) > limit:
+            if len(tokens.ids) - tokens.answers[answers - 1][1] > limit:
                 continue  # too long even without the system message
             shorter = self.tokenize([*system, *messages[place:]], tools, generation)
             if len(shorter.ids) <= limit:
@@ -285,60 +238,3 @@ class DialogueTokenizer:
         rest = [*system, *messages[users[-1] :]]
         shorter = self.tokenize(rest, tools, generation, limit)
         return shorter if len(shorter.ids) <= limit else None
-
-
-def _cut(text: str, turns: Sequence[AnswerSpan]) -> Iterator[Part]:
-    """The parts of the text: each ends with an answer that gets eos, the last with the text."""
-    start, answers = 0, []
-    for turn in turns:
-        moved = replace(turn, start=turn.start - start, end=turn.end - start) if start else turn
-        answers.append(moved)
-        if not turn.ended:
-            yield text[start : turn.end], answers
-            start, answers = turn.end, []
-    if start < len(text) or answers or not turns:
-        yield text[start:], answers
-
-
-def _tokens_between(ends: Any, start: int, end: int) -> tuple[int, int]:
-    """The first token that holds a character from `start` on, and the one after the last.
-
-    A token that begins before `start` counts.
-
-    >>> _tokens_between([2, 4, 5, 6], 3, 5)
-    (1, 3)
-    """
-    first, stop = bisect_right(ends, start), bisect_right(ends, end)
-    if stop < len(ends) and stop and ends[stop - 1] < end:  # an end token with spaces after it
-        stop += 1
-    return first, stop
-
-
-def _join(
-    parts: Sequence[Part],
-    tokens: Sequence[_PartTokens],
-    bos: list[int],
-    eos: int,
-    messages: Sequence[Message],
-) -> DialogueTokens:
-    answers = (message for message in messages if message["role"] == "assistant")
-    ids, labelled = list(bos), [False] * len(bos)
-    sizes: list[int] = []
-    last = None
-    for (_, turns), part in zip(parts, tokens, strict=True):
-        begin, place = len(ids), -len(bos) if not sizes else 0
-        ids += part.ids
-        labelled += [False] * len(part.ids)
-        for turn, (first, stop) in zip(turns, part.answers, strict=True):
-            if not turn.ended:
-                ids.append(eos)
-                labelled.append(False)
-                stop += 1
-            if next(answers).get("weight") != 0:
-                labelled[begin + first : begin + stop] = [True] * (stop - first)
-            sizes += [first - place, stop - first]
-            place, last = stop, begin + first
-    whole = all(turn.whole for _, turns in parts for turn in turns)
-    in_parts = any(part.in_parts for part in tokens)
-    last = len(ids) if last is None else last
-    return DialogueTokens(ids, labelled, last, tuple(sizes), whole, in_parts)

@@ -172,8 +172,14 @@ class Template:
                 what = f"its generation blocks contain {len(spans)} of {len(answers)} answers"
                 raise TemplateError(ANSWERS_NOT_FOUND, what)
             return text, [self._marked_turn(text, *span) for span in spans]
-        own = [place for place, message in enumerate(messages) if not message.get("tool_calls")]
-        places = (own, [place for place in own if place in answers])
+        # A template may move the system message, as Mistral's does. Contents beside calls may be
+        # empty, which templates ask about.
+        marked = [
+            place
+            for place, message in enumerate(messages)
+            if message["role"] != "system" and not message.get("tool_calls")
+        ]
+        places = (marked, [place for place in marked if place in answers])
         what = "it changes the answers, so they are not found in its text"
         text, messages, marks = self._find(messages, places, tools, generation, what)
         starts: list[int] = []
@@ -244,21 +250,18 @@ class Template:
         """Where the given contents are in the text; None if markers change it."""
         if not places:
             return {}
-        roles = list(dict.fromkeys(messages[place]["role"] for place in places))
         free = [mark for mark in _MARKS if mark not in text]
-        if len(free) < 2 * len(roles):
+        if len(free) < 2:
             what = "the text contains every character that could mark its answers"
             raise TemplateError(ANSWERS_NOT_FOUND, what)
-        # A template may move a message, as Mistral's does with the system's: each role has its own.
-        marks_of = dict(zip(roles, zip(free[::2], free[1::2], strict=False), strict=False))
+        begin, end = free[:2]
         marked = list(messages)
         for place in places:
-            marked[place] = _marked(messages[place], *marks_of[messages[place]["role"]])
-        clean, pairs = _read_marks(self.render(marked, tools, generation), marks_of)
-        of_role = {role: [p for p in places if messages[p]["role"] == role] for role in roles}
-        if clean != text or any(len(pairs[role]) != len(of_role[role]) for role in roles):
+            marked[place] = _marked(messages[place], begin, end)
+        clean, found = _read_marks(self.render(marked, tools, generation), begin, end)
+        if clean != text or len(found) != len(places):
             return None
-        return {p: at for role in roles for p, at in zip(of_role[role], pairs[role], strict=True)}
+        return dict(zip(places, found, strict=True))
 
     def _turn(
         self, text: str, message: Message, start: int, end: int | None, limit: int
@@ -311,22 +314,21 @@ def _marked(message: Message, begin: str, end: str) -> Message:
     return marked
 
 
-def _read_marks(
-    text: str, marks_of: Mapping[str, Sequence[str]]
-) -> tuple[str, dict[str, list[tuple[int | None, int]]]]:
-    """The text without markers, and where the pairs of each role are; a start may be missing."""
-    begins = {marks[0]: role for role, marks in marks_of.items()}
-    ends = {marks[1]: role for role, marks in marks_of.items()}
+def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | None, int]]]:
+    """The text without markers, and where the pairs are; a template may drop a start.
+
+    >>> _read_marks("a<b>c>", "<", ">")
+    ('abc', [(1, 2), (None, 3)])
+    """
     parts: list[str] = []
-    pairs: dict[str, list[tuple[int | None, int]]] = {role: [] for role in marks_of}
-    opened: dict[str, int] = {}
-    length = 0
-    for part in re.split(f"([{''.join([*begins, *ends])}])", text):
-        if part in begins:
-            opened[begins[part]] = length
-        elif part in ends:
-            role = ends[part]
-            pairs[role].append((opened.pop(role, None), length))
+    pairs: list[tuple[int | None, int]] = []
+    opened, length = None, 0
+    for part in re.split(f"([{begin}{end}])", text):
+        if part == begin:
+            opened = length
+        elif part == end:
+            pairs.append((opened, length))
+            opened = None
         else:
             parts.append(part)
             length += len(part)
