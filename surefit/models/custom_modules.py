@@ -19,24 +19,15 @@ from torch import nn
 
 from surefit.core.foreign import read_json
 from surefit.errors import FindingError, UsageError, describe_error
-from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.features.feature_layout import Hints
 from surefit.models.model_source import Built, ModelSource
-from surefit.models.module_inputs import audio_of_module, find_size_mismatch, module_hints
+from surefit.models.module_inputs import audio_of_module, module_hints
 from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL, report_new
 from surefit.targets.task_spec import Head
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
 from surefit.user_code.run_code import code_of_folder
-
-OTHER_FEATURE_SIZE = rule(
-    "SF433",
-    "error",
-    "a layer expects another feature size",
-    why="The matrix product would fail: mat1 and mat2 shapes cannot be multiplied.",
-    fix="Build the module for the feature size of the data, or project the features first.",
-)
 
 WEIGHTS = "model.safetensors"
 RECIPE = "module.json"
@@ -61,29 +52,10 @@ def open_object(module: Any) -> ModelSource:
     return ModelSource(
         name,
         "object",
-        lambda head, encoder: _check_feature_size(module, head, encoder),
+        lambda head, encoder: Built(module),
         recipe={"class": name},
         hints=lambda: module_hints(module),
         audio=lambda: audio_of_module(module),
-    )
-
-
-def _check_feature_size(module: nn.Module, head: Head | None, encoder: Encoder) -> Built:
-    """Raise if a layer of the module expects another feature size than the data has."""
-    fitted = encoder.fitted
-    if head is None or head.body is None or fitted.get("width") is None:
-        return Built(module)
-    size = fitted["width"]
-    mismatch = find_size_mismatch(module, fitted["longest"], size)
-    if mismatch is None:
-        return Built(module)
-    layer, expected = mismatch
-    raise OTHER_FEATURE_SIZE.error(
-        f"layer {layer!r} of {type(module).__name__} expects feature size {expected}, the data has "
-        f"{size}.",
-        fix=f"Build the module for feature size {size}, or project the features: in __init__, "
-        f"self.projection = surefit.AdaptiveProjection({expected}, {size}); in forward, "
-        "inputs_embeds = self.projection(inputs_embeds).",
     )
 
 
@@ -114,7 +86,7 @@ def open_function(name: str, code: CodeGate) -> ModelSource:
 
     def build(head: Head | None, encoder: Encoder) -> Built:
         size = head.size(encoder) if head is not None and head.size is not None else None
-        return _check_feature_size(call_factory(function, name, size), head, encoder)
+        return Built(call_factory(function, name, size))
 
     def look(at: Callable[[nn.Module], Made], otherwise: Made) -> Made:
         """What a module built in advance reads, with two classes in place of the true number."""

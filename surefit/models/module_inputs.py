@@ -51,7 +51,7 @@ def module_hints(module: nn.Module) -> Hints:
     return replace(
         known,
         layers=sizes,
-        accepts=lambda length, size: _try(module, length, size) is None,
+        accepts=partial(_accepts, module),
         reads_vectors=lambda size: _gives_rows(module, "features", size),
         reads_images=partial(_gives_rows, module, "pixel_values"),
         runs_on=partial(_runs_on, module),
@@ -110,6 +110,16 @@ def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
     return logits is None or ((logits.ndim <= 2 or per_pixel) and len(logits) == ROWS_TRIED)
 
 
+def _accepts(module: nn.Module, length: int, feature_size: int) -> bool:
+    """Whether the module runs on feature sequences of this shape."""
+    batch = {
+        "inputs_embeds": torch.zeros(2, length, feature_size),
+        "attention_mask": torch.ones(2, length, dtype=torch.int64),
+        "masked_steps": torch.zeros(2, length, dtype=torch.int64),
+    }
+    return _runs(module, batch)
+
+
 def _runs_on(
     module: nn.Module, shapes: Mapping[str, Sequence[int]], integers: Collection[str]
 ) -> bool:
@@ -118,67 +128,15 @@ def _runs_on(
         name: torch.zeros(2, *shape, dtype=torch.int64 if name in integers else torch.float32)
         for name, shape in shapes.items()
     }
+    return _runs(module, batch)
+
+
+def _runs(module: nn.Module, batch: Batch) -> bool:
     try:
         run_once(module, batch)
     except Exception:  # user code may raise anything; the first-batch probe reports it
         return False
     return True
-
-
-def find_size_mismatch(module: nn.Module, length: int, feature_size: int) -> tuple[str, int] | None:
-    """The submodule that fails on such rows, and the feature size that a layer in it expects."""
-    if _is_lazy(module):
-        return None
-    failed = _try(module, length, feature_size)
-    if failed is None or failed.layer is None or failed.received != feature_size:
-        return None
-    expected = layer_input_size(failed.layer)
-    if expected is None or expected == feature_size:
-        return None
-    part = failed.outermost or failed.layer
-    name = next(name for name, each in module.named_modules() if each is part)
-    return name, expected
-
-
-@dataclass
-class _Failure:
-    """The last sized layer that ran, and the outermost submodule that received the rows."""
-
-    rows: Any = None
-    layer: nn.Module | None = None
-    received: int | None = None
-    """The size of the last axis that the layer received."""
-    outermost: nn.Module | None = None
-
-    def enter(self, part: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
-        given: Any = next(iter([*args, *kwargs.values()]), None)
-        if self.outermost is None and given is self.rows:
-            self.outermost = part
-        if layer_input_size(part) is not None:
-            self.layer = part
-            self.received = given.shape[-1] if getattr(given, "ndim", 0) else None
-
-
-def _try(module: nn.Module, length: int, feature_size: int) -> _Failure | None:
-    """None where the module runs on such rows, else where it failed."""
-    batch = {
-        "inputs_embeds": torch.zeros(2, length, feature_size),
-        "attention_mask": torch.ones(2, length, dtype=torch.int64),
-        "masked_steps": torch.zeros(2, length, dtype=torch.int64),
-    }
-    failure = _Failure(batch["inputs_embeds"])
-    parts = [part for part in module.modules() if part is not module or not list(part.children())]
-    hooks = [part.register_forward_pre_hook(failure.enter, with_kwargs=True) for part in parts]
-    try:
-        run_once(module, batch)
-    except FindingError:  # it requires columns that are not known yet
-        return _Failure()
-    except Exception:  # user code may raise anything; the first-batch probe reports it
-        return failure
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return None
 
 
 CLASS = "AutoModelForAudioClassification"

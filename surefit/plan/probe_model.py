@@ -17,7 +17,6 @@ import numpy as np
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import NUM_TARGETS, well_known_fields
 from surefit.checks.half_precision_trial import why_not
-from surefit.checks.probes.class_axis import describe_axes, find_step_scores
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
     ExpectedCount,
@@ -26,8 +25,7 @@ from surefit.checks.probes.first_batch import (
     probe,
 )
 from surefit.checks.probes.model_probes import run_probes
-from surefit.checks.probes.model_profile import ModelProfile, differ, tolerance
-from surefit.checks.probes.perturbed_weights import perturbed_copy
+from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
     NEW_TOKENS,
@@ -44,7 +42,7 @@ from surefit.models.call import OwnLoss, with_module_loss
 from surefit.models.feature_model import FeatureModel
 from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.lora_targets import NO_LORA_TARGET
-from surefit.models.module_outputs import StepScores
+from surefit.models.module_outputs import StepScores, describe_axes, find_step_scores
 from surefit.models.quantize import num_weights
 from surefit.models.save_model import load_model, needs_module, save_model
 from surefit.models.transformers_models import quiet_transformers

@@ -189,7 +189,11 @@ class Attentive(nn.Module):
 
 @pytest.mark.parametrize(
     ("module", "layer", "expected"),
-    [(MeanPool(width=7), "body", 7), (Recurrent(7), "body", 7), (Attentive(8), "body", 8)],
+    [
+        (MeanPool(width=7), "body", 7),
+        (Recurrent(7), "body", 7),
+        (Attentive(8), "body.self_attn", 8),
+    ],
 )
 def test_the_layer_with_another_feature_size_is_named(
     module: nn.Module, layer: str, expected: int

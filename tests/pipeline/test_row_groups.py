@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 
 import surefit
 from builders import WORDS, assert_same_predictions, echo_rows, sentiment_rows
-from surefit.checks.probes.perturbed_weights import perturb
+from surefit.checks.probes.model_profile import perturb
 from surefit.data.open_data import open_table
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Pipeline

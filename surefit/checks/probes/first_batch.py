@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.probes.gradients import check_choice, check_detached
-from surefit.checks.probes.perturbed_weights import stays_in_unit
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.models.call import Call
+from surefit.models.module_inputs import layer_input_size
 from surefit.models.module_outputs import Key, Picked
 from surefit.models.transformers_models import MODEL_FAILED
 from surefit.speed.numerics import preserved_state
@@ -76,8 +76,23 @@ MORE_OUTPUTS_THAN_CLASSES = rule(
     accept="The further outputs are ignored in predictions.",
 )
 
+OTHER_FEATURE_SIZE = rule(
+    "SF433",
+    "error",
+    "a layer expects another feature size",
+    why="The matrix product would fail: mat1 and mat2 shapes cannot be multiplied.",
+    fix="Build the module for the feature size of the data, or project the features first.",
+)
+
 COUNT_TOLERANCE = 1e-4
 """Relative; sums of class weights are float32."""
+SIGMOIDS = {"Sigmoid", "Hardsigmoid"}
+MOVES = {
+    *("Alias", "Cat", "Clone", "Expand", "Index", "IndexSelect", "Permute", "ReshapeAlias"),
+    *("Select", "Slice", "Squeeze", "Stack", "T", "ToCopy", "Transpose", "UnsafeView"),
+    *("Unsqueeze", "View"),
+}
+"""Operations of autograd that leave values as they are."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +149,7 @@ def probe(
             found += check_scores(outputs.logits, batch, expected)
             if getattr(outputs, "single_logit", False):
                 found.append(_describe_one_output(expected.classes))
-            found += _check_softmax(outputs, batch, expected)
+            found += _check_probabilities(outputs, batch, expected)
         total, count = _loss(loss, outputs, batch)
         others = picked.others if picked.how == "size" and not targets.by_loss else {}
         others = {key: value for key, value in others.items() if value.requires_grad}
@@ -147,9 +162,6 @@ def probe(
             found += check_choice(picked, unused)
         if lost and not unused:
             found += _check_lost(module, call, batch, lost)
-    if expected is not None and expected.unit == "classes" and outputs.logits is not None:
-        known = OUTPUTS_ARE_PROBABILITIES.code in {each.code for each in found}
-        found += [] if known else _check_sigmoid(module, call, outputs, batch)
     if outputs.logits is None and not targets.by_loss:
         found.append(OWN_LOSS)
     else:
@@ -271,18 +283,22 @@ def _check_lost(
 
 
 def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> Any:
-    entered: list[str] = []
-    names = {part: name for name, part in module.named_modules()}
-    hooks = [
-        part.register_forward_pre_hook(lambda part, _: entered.append(_describe(names, part)))
-        for part in module.modules()
-    ]
+    entered: list[tuple[nn.Module, Any]] = []
+
+    def enter(part: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
+        entered.append((part, next(iter([*args, *kwargs.values()]), None)))
+
+    parts = list(module.modules())
+    hooks = [part.register_forward_pre_hook(enter, with_kwargs=True) for part in parts]
     try:
         return call(module, batch)
     except (FindingError, UsageError):
         raise
     except Exception as error:
-        layer = entered[-1] if entered else type(module).__name__
+        part, given = entered[-1] if entered else (module, None)
+        names = {each: name for name, each in module.named_modules()}
+        layer = _describe(names, part)
+        _check_feature_size(module, names[part], layer_input_size(part), given, batch)
         message = f"{layer} raised {describe_error(error)} (shapes: {_shapes(batch)})"
         if _works_transposed(module, call, batch):
             raise MODEL_FAILED.error(
@@ -298,6 +314,24 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _check_feature_size(
+    module: nn.Module, layer: str, expected: int | None, given: Any, batch: Mapping[str, Any]
+) -> None:
+    """Raise if a layer failed because it expects another feature size than the data has."""
+    if "inputs_embeds" not in batch or not getattr(given, "ndim", 0):
+        return
+    size = batch["inputs_embeds"].shape[-1]
+    if expected is None or size == expected or given.shape[-1] != size:
+        return
+    raise OTHER_FEATURE_SIZE.error(
+        f"layer {layer!r} of {type(module).__name__} expects feature size {expected}, the data has "
+        f"{size}.",
+        fix=f"Build the module for feature size {size}, or project the features: in __init__, "
+        f"self.projection = surefit.AdaptiveProjection({expected}, {size}); in forward, "
+        "inputs_embeds = self.projection(inputs_embeds).",
+    )
 
 
 def _describe(names: Mapping[nn.Module, str], part: nn.Module) -> str:
@@ -389,38 +423,34 @@ def _describe_one_output(classes: Sequence[Any]) -> Finding:
     return note(message)
 
 
-def _check_softmax(
+def _check_probabilities(
     outputs: Any, batch: Mapping[str, Any], expected: ExpectedOutputs
 ) -> list[Finding]:
-    """Scores of classes that sum to 1 in every row have been through a softmax."""
+    """Scores of classes that sum to 1 in every row, or that a sigmoid has computed."""
     scores, classes = outputs.logits, 1 if expected.per_pixel else -1
-    if getattr(outputs, "single_logit", False) or batch["labels"].is_floating_point():
+    one_class_each = not batch["labels"].is_floating_point()
+    if one_class_each and not getattr(outputs, "single_logit", False):
+        apart = (scores.double().sum(classes) - 1).abs()
+        if scores.shape[classes] > 1 and not bool((scores < 0).any() | (apart > 1e-4).any()):
+            message = "The model's outputs are not below 0 and sum to 1 in every row."
+            fix = "Return the scores from before the softmax."
+            return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
+    last = _last_operations(scores.grad_fn)
+    if expected.unit != "classes" or not last or not last <= SIGMOIDS:
         return []
-    if scores.shape[classes] < 2 or bool((scores < 0).any()):
-        return []
-    if bool(((scores.double().sum(classes) - 1).abs() > 1e-4).any()):
-        return []
-    message = "The model's outputs are not below 0 and sum to 1 in every row."
-    fix = "Return the scores from before the softmax."
-    return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
-
-
-def _check_sigmoid(
-    module: nn.Module, call: Call, outputs: Any, batch: Mapping[str, Any]
-) -> list[Finding]:
-    """Scores that are between 0 and 1 whatever the weights have been through a sigmoid."""
-    single_logit = call.reads.single_logit if getattr(outputs, "single_logit", False) else None
-
-    def scores(outputs: Any) -> torch.Tensor:
-        found: torch.Tensor = outputs.logits
-        return found if single_logit is None else found.select(single_logit.axis, 1)
-
-    own_module = call.reads.num_outputs is not None
-    if not own_module or not stays_in_unit(module, call, batch, scores, outputs):
-        return []
-    message = "The model's outputs are between 0 and 1, also with other weights: probabilities."
+    message = "The model's outputs are between 0 and 1: a sigmoid has computed them."
     fix = "Remove the sigmoid at the end of forward: return the scores from before it."
     return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
+
+
+def _last_operations(node: Any) -> set[str]:
+    """The operations that computed a tensor, without those that only move its values."""
+    if node is None:
+        return set()
+    name = node.name().removesuffix("Backward0").removesuffix("Backward1")
+    if name not in MOVES:
+        return {name}
+    return {each for before, _ in node.next_functions for each in _last_operations(before)}
 
 
 def _shapes(batch: Mapping[str, Any]) -> str:

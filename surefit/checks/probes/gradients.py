@@ -39,36 +39,18 @@ def find_use(
     import torch
 
     use, orders = ParameterUse(), []
-    trained = {name for name, p in module.named_parameters() if p.requires_grad}
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for seed, batch in enumerate(batches):
         torch.manual_seed(seed)
-        reached: set[str] = set()
-        with _noting_gradients(module, reached):
-            with _noting_blocks(blocks, use.outside) as order:
-                total = loss(batch)
-            if total.requires_grad:
-                total.backward()
-        use.unused |= trained - reached
+        with _noting_blocks(blocks, use.outside) as order:
+            total = loss(batch)
+        slopes: Sequence[Any] = [None] * len(trained)
+        if total.requires_grad and trained:
+            slopes = torch.autograd.grad(total, [*trained.values()], allow_unused=True)
+        use.unused |= {name for name, slope in zip(trained, slopes, strict=True) if slope is None}
         orders.append(list(order))
     use.uneven = any(order != orders[0] for order in orders)
     return use
-
-
-@contextmanager
-def _noting_gradients(module: nn.Module, reached: set[str]) -> Iterator[None]:
-    """Note the parameters that get a gradient, which is dropped at once."""
-    with ExitStack() as hooks:
-        weights: list[tuple[str, Any]] = list(module.named_parameters())
-        for name, parameter in weights:
-            if parameter.requires_grad:
-
-                def note(weight: Any, name: str = name) -> None:
-                    reached.add(name)
-                    weight.grad = None
-
-                hook = parameter.register_post_accumulate_grad_hook(note)
-                hooks.callback(hook.remove)
-        yield
 
 
 @contextmanager
