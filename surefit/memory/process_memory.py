@@ -112,6 +112,7 @@ def infrequent_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def free_memory() -> None:

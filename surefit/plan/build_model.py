@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -87,6 +88,7 @@ def open_source(d: Draft) -> tuple[ModelSource, Findings]:
         limits=NO_LIMITS if d.request.one_row else _weight_limits(d),
         code=d.request.code,
     )
+    gc.freeze()  # what imports made stays; a collection that visits it takes 0.3 s
     return source, ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -63,8 +64,10 @@ GENERATION_FAILS = rule(
     fix="Correct the model's generate, or evaluate without it: --set generate.rows=0.",
 )
 
-PROBE_LOGITS, PROBE_TOKENS = 8_000_000, 16
-"""Logits of one row in a probe, about at most; tokens of it, at least."""
+PROBE_TOKENS = 32
+"""Tokens of a row that a probe reads, at least."""
+PROBE_LOGITS, PROBE_PRODUCTS = 8_000_000, 4_000_000_000
+"""Logits of a longer row, and products of its tokens with weights, about at most."""
 MORE_ROWS, MORE_POSITIONS = 1024, 2048
 """Rows that are tried where the first ones have no gradient, and positions of a batch of them."""
 MAX_COPIED_WEIGHTS = 200_000_000
@@ -369,15 +372,21 @@ def _token_limit(pipeline: Pipeline) -> int:
         return np.iinfo(np.int32).max
     if is_checkpointing(pipeline.module):  # which it does in training only
         return PROBE_TOKENS
-    return max(PROBE_TOKENS, PROBE_LOGITS // (pipeline.vocab_size or 1))
+    size = sum(num_weights(weight) for weight in pipeline.module.parameters())
+    affordable = min(PROBE_LOGITS // (pipeline.vocab_size or 1), PROBE_PRODUCTS // max(size, 1))
+    return max(PROBE_TOKENS, affordable)
 
 
 def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, Any]]:
-    """The last steps of each sequence of the rows, which is where answers are."""
+    """The last steps of each sequence of the rows, which is where answers are.
+
+    Every second row gets half as many, so that a batch has padding.
+    """
     limit, fields = _token_limit(pipeline), pipeline.fields
+    sizes = itertools.cycle((limit, limit // 2))
     return [
-        {n: v[-limit:] if starts_in_time(fields[n]) else v for n, v in row.items()}
-        for row in train.rows(rows)
+        {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        for row, size in zip(train.rows(rows), sizes, strict=False)
     ]
 
 

@@ -186,9 +186,15 @@ def is_size_free(d: Draft) -> bool:
     return d.config.batch_size == "auto"
 
 
-def is_sound(d: Draft) -> bool:
-    """Whether a new run with a model to try has no error so far."""
-    return has_weights(d) and not d.request.choices and not has_errors(d.plan.findings)
+def is_rate_tried(d: Draft) -> bool:
+    """Whether a new run without errors has a learning rate that somebody else than surefit chose.
+
+    A module, loss or optimizer of the user's own may blow up at the default rate, too.
+    """
+    if not has_weights(d) or d.request.choices or has_errors(d.plan.findings):
+        return False
+    usual = d.source.auto_classes is not None and d.objects.loss_fn is None
+    return not usual or d.optimizer != OptimizerSettings(d.built.default_lr, d.config.weight_decay)
 
 
 def try_rate(d: Draft) -> tuple[Fit, list[Finding]]:

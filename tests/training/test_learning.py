@@ -129,6 +129,26 @@ def test_a_spike_is_no_divergence() -> None:
     assert diverged_since([0.7] * 20 + [40.0] * 5, 0.69) == 20
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "tried"),
+    [("tiny:bert", {}, False), ("tiny:bert", {"lr": 1e-4}, True), (MeanPool, {}, True)],
+)
+def test_the_default_rate_of_a_transformers_model_is_not_tried(
+    model: Any, given: dict[str, Any], tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+
+    def check_rate(job: Any, fit: Any, rates: Rates, prior: Any) -> Any:
+        seen.append(rates.optimizer.lr)
+        return fit, []
+
+    monkeypatch.setattr("surefit.plan.settle_job.check_rate", check_rate)
+    texts = [{"text": f"word {n} of {n % 7}", "label": n % 2} for n in range(20)]
+    data = texts if isinstance(model, str) else feature_rows(20)
+    surefit.check(data=data, model=model if isinstance(model, str) else model(), **given)
+    assert bool(seen) is tried
+
+
 @pytest.mark.rate_trial
 @pytest.mark.parametrize("lora_r", [0, 4])
 def test_the_rate_test_leaves_everything_as_it_was(lora_r: int) -> None:
