@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel
 
-from surefit.config import RunConfig
+from surefit.config import config_fields
 from surefit.data.roles import ROLES
 from surefit.explainer.causes import AREAS
 from surefit.findings import load_rules
@@ -87,7 +86,7 @@ def config_page() -> str:
     ]
     lines += ["Keys of a YAML file; on the command line as `--set key=value`, the most used ones"]
     lines += ["also as options (`surefit train --help`).", ""]
-    lines += ["| key | default | meaning |", "| --- | --- | --- |", *_keys(RunConfig, ""), ""]
+    lines += ["| key | default | meaning |", "| --- | --- | --- |", *_keys(), ""]
     return "\n".join(lines)
 
 
@@ -136,15 +135,11 @@ def roles_table() -> str:
     return "\n".join([*lines, ""])
 
 
-def _keys(section: type[BaseModel], prefix: str) -> list[str]:
+def _keys() -> list[str]:
     rows = []
-    for name, field in section.model_fields.items():
-        inner: Any = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            rows += _keys(inner, f"{prefix}{name}.")
-        else:
-            meaning = (field.description or "").replace("\n", " ")
-            rows.append(f"| `{prefix}{name}` | `{_shown(field.default)}` | {meaning} |")
+    for key, field in config_fields().items():
+        meaning = (field.description or "").replace("\n", " ")
+        rows.append(f"| `{key}` | `{_shown(field.default)}` | {meaning} |")
     return rows
 
 

@@ -13,8 +13,8 @@ from builders import write_jsonl
 from surefit.cli import options
 from surefit.config import (
     RunConfig,
+    config_fields,
     config_yaml,
-    known_keys,
     make_config,
     nest,
     parse_setting,
@@ -141,7 +141,7 @@ def test_written_config_reads_back_the_same(tmp_path: Path) -> None:
 
 def test_known_keys_are_all_accepted() -> None:
     defaults = yaml.safe_load(config_yaml(RunConfig()))
-    for key in known_keys():
+    for key in config_fields():
         value = defaults
         for part in key.split("."):
             value = value[part]
@@ -179,7 +179,7 @@ def test_yaml_that_is_missing_empty_or_not_text(tmp_path: Path) -> None:
         read_yaml(path)
 
 
-def test_yaml_keys_that_are_no_words_are_unknown_keys(tmp_path: Path) -> None:
+def test_yaml_keys_that_are_no_words_are_unconfig_fields(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("on: true\n7: 2\n")  # YAML reads `on` as true
     message = message_of(read_yaml(path))

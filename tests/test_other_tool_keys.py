@@ -14,7 +14,7 @@ import yaml
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.cli import run
-from surefit.config import RunConfig, known_keys, make_config
+from surefit.config import RunConfig, config_fields, make_config
 from surefit.config.other_tools import (
     TABLE,
     TRANSLATIONS,
@@ -23,7 +23,7 @@ from surefit.config.other_tools import (
 )
 from surefit.errors import UsageError
 
-OURS = [*RunConfig.model_fields, *known_keys()]
+OURS = [*RunConfig.model_fields, *config_fields()]
 
 TRANSLATED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     # transformers and TRL

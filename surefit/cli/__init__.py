@@ -1,4 +1,4 @@
-"""The command line: one thin file per command. Results go to stdout, the rest to stderr."""
+"""The command line: thin functions. Results go to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
@@ -8,28 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from types import FrameType
 from typing import Any
 
 import typer
 
-from surefit.cli import (
-    cache_command,
-    check,
-    demo,
-    encode,
-    evaluate,
-    explain,
-    export,
-    inspect,
-    predict,
-    report,
-    selftest,
-    tasks,
-    train,
-    verify,
-)
+from surefit.cli import check, demo, explain, inspect, listings, run_commands, selftest, train
 from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error
 from surefit.printable import one_line
@@ -57,26 +42,13 @@ NOT_ON_STDOUT = ("train", "demo")
 """Commands whose result is a run; what they print may be lost."""
 STOPPED = "Stopped before training started; nothing was written."
 
-for module in (
-    train,
-    check,
-    encode,
-    inspect,
-    explain,
-    evaluate,
-    predict,
-    export,
-    report,
-    verify,
-    selftest,
-    tasks,
-    demo,
-    cache_command,
-):
-    app.command()(module.command)
-for registered in app.registered_commands:
-    assert registered.callback is not None
-    registered.name = registered.callback.__module__.rsplit(".", 1)[-1].removesuffix("_command")
+COMMANDS = (
+    *(train.train, check.check, check.encode, inspect.inspect, explain.explain),
+    *(run_commands.evaluate, run_commands.predict, run_commands.export, run_commands.report),
+    *(run_commands.verify, selftest.selftest, listings.tasks, demo.demo, listings.cache),
+)
+for command in COMMANDS:
+    app.command(command.__name__)(command)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -143,7 +115,7 @@ def run(arguments: list[str]) -> int:
         return _fail(*_explained(error), 1, as_json)
 
 
-@cache
+@lru_cache
 def _commands() -> Any:
     """Return the commands as click has them; typer would read every signature on each call."""
     return typer.main.get_command(app)

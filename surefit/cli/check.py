@@ -1,7 +1,8 @@
-"""`surefit check`: plan only."""
+"""`surefit check` and `surefit encode`: plan only, and encode the rows beforehand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from surefit.cli.options import Quiet, TrustCode, Verbose, takes_run_options
 
 
 @takes_run_options
-def command(  # noqa: PLR0913 - the options of the command
+def check(  # noqa: PLR0913 - the options of the command
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
@@ -56,3 +57,38 @@ def command(  # noqa: PLR0913 - the options of the command
         for name in plan.not_checked if timings else ():
             print(result_line("not checked", name))
     return 0 if plan.ok else 1
+
+
+@takes_run_options
+def encode(
+    settings: dict[str, Any],
+    config: Path | None,
+    resume: str | None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Encode in so many processes.", min=1, show_default="one per core"),
+    ] = None,
+) -> int:
+    """Read, check and encode the data; train and check then find the rows in the cache."""
+    from surefit.cli.display import Display, print_json, show_plan
+    from surefit.cli.terminal import to_stdout, user_output_to_stderr
+    from surefit.data.cache import open_cache, use_cache
+    from surefit.errors import UsageError
+    from surefit.forked_map import use_children
+    from surefit.plan.make_plan import make_plan
+    from surefit.request import make_request
+
+    if resume is not None:
+        raise UsageError("encode does not take --resume.", "Run the same command again.")
+    request = make_request(settings, config.parent if config is not None else None)
+    with Display() as display, user_output_to_stderr(), use_children(processes):
+        plan = make_plan(replace(request, encodes_only=True), display.progress)
+    if json:
+        print_json(plan.as_dict())
+        return 0 if plan.is_encoded else 1
+    console = to_stdout()
+    show_plan(plan, console)
+    with use_cache(plan.config.cache):
+        console.print(f"{'cache':<10}{open_cache()}", markup=False, highlight=False)
+    return 0 if plan.is_encoded else 1

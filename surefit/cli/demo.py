@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ SETTINGS: dict[str, Any] = {
     "data": str(DATA),
     "model": "tiny:llama",
     "task": "sft",
-    "epochs": 12,
+    "epochs": 6,
     "batch_size": 32,
     "max_seq_length": 32,
     "lr": 1e-3,
@@ -31,7 +30,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def command() -> int:
+def demo() -> int:
     """Generate an instruction data set, check it, train a small model."""
     from surefit.cli.display import Display, show_plan
     from surefit.request import make_request
@@ -113,32 +112,40 @@ def _show(run: Run) -> None:
 NUM_EMPTY_ROWS = 6
 NUM_OVERLONG_ROWS = 5
 NUM_FILLER_WORDS = 300
-
-Skill = Callable[[random.Random], tuple[str, str]]
-
-
-def _words(text: str) -> tuple[str, ...]:
-    """Split a line of words."""
-    return tuple(text.split())
-
-
-THINGS = _words(
+THINGS = (
     "apple bell boat book bread chair cloud coat door drum fish flag fork glass hat horse key lamp "
     "leaf lemon map nest pen plum ring rope shoe spoon star stone table tree"
-)
-NAMES = _words("Anna Ben Clara David Emma Felix Grace Hugo Ida Jonas Karl Lena")
-COLOURS = _words("red blue green black white yellow")
-DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
-OPPOSITE_PAIRS = _words(
+).split()
+NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Ida", "Jonas")
+COLOURS = ("red", "blue", "green", "black", "white", "yellow")
+PAIRS = (
     "hot/cold big/small fast/slow early/late old/new wet/dry high/low full/empty hard/soft "
     "loud/quiet rich/poor open/closed long/short clean/dirty heavy/light near/far"
-)
-OPPOSITES = {
-    word: other
-    for pair in (text.split("/") for text in OPPOSITE_PAIRS)
-    for word, other in (pair, pair[::-1])
+).split()
+OPPOSITES = dict(pair.split("/") for pair in PAIRS)
+OPPOSITES |= {other: word for word, other in OPPOSITES.items()}
+SKILLS = {
+    "last word": (
+        "What is the last word of: {words}",
+        "Give me only the final word here: {words}",
+        "Which word ends this list? {words}",
+    ),
+    "opposites": (
+        "What are the opposites of {first} and {second}?",
+        "Say the contrary of {first} and {second}.",
+        "Something is neither {first} nor {second}. What is it instead?",
+    ),
+    "largest": (
+        "Which number is the largest: {numbers}?",
+        "Out of {numbers}, name the maximum.",
+    ),
+    "recall": (
+        "{name} has {owned}. What does {name} have?",
+        "Yesterday {name} bought {owned} in town. Tell me what {name} bought.",
+        "There is {owned} in the house of {name}. What is in the house?",
+    ),
 }
-DELAYS = {"one day": 1, "two days": 2, "three days": 3}
+"""What the rows ask for, in several wordings each."""
 
 
 def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
@@ -149,11 +156,8 @@ def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
     >>> sorted(make_rows(seed=0, num_rows=100)[0])
     ['completion', 'prompt', 'skill']
     """
-    rng, rows = random.Random(seed), []
-    for _ in range(num_rows):
-        skill = rng.choice(list(SKILLS))
-        prompt, completion = SKILLS[skill](rng)
-        rows.append({"prompt": prompt, "completion": completion, "skill": skill})
+    rng = random.Random(seed)
+    rows = [_make_row(rng) for _ in range(num_rows)]
     faulty = rng.sample(range(num_rows), NUM_EMPTY_ROWS + NUM_OVERLONG_ROWS)
     for count, position in enumerate(faulty[:NUM_EMPTY_ROWS]):
         rows[position]["prompt" if count % 2 else "completion"] = ""
@@ -163,91 +167,23 @@ def make_rows(seed: int, num_rows: int) -> list[dict[str, str]]:
     return rows
 
 
-def _reverse(rng: random.Random) -> tuple[str, str]:
-    """Two or three words, backwards."""
-    words = rng.sample(THINGS, rng.randint(2, 3))
-    phrasings = (
-        "Reverse the order of these words: {words}",
-        "Write this list backwards: {words}",
-        "Start at the end and read out {words}",
-    )
-    return rng.choice(phrasings).format(words=" ".join(words)), " ".join(reversed(words))
-
-
-def _last_word(rng: random.Random) -> tuple[str, str]:
-    """The last of three to six words."""
-    words = rng.sample(THINGS, rng.randint(3, 6))
-    phrasings = (
-        "What is the last word of: {words}",
-        "Give me only the final word here: {words}",
-        "Which word ends this list? {words}",
-    )
-    return rng.choice(phrasings).format(words=" ".join(words)), words[-1]
-
-
-def _opposites(rng: random.Random) -> tuple[str, str]:
-    """The opposites of two adjectives."""
-    first, second = rng.sample(list(OPPOSITES), 2)
-    phrasings = (
-        "What are the opposites of {first} and {second}?",
-        "Say the contrary of {first} and {second}.",
-        "Something is neither {first} nor {second}. What is it instead?",
-    )
-    prompt = rng.choice(phrasings).format(first=first, second=second)
-    return prompt, f"{OPPOSITES[first]} and {OPPOSITES[second]}"
-
-
-def _later_day(rng: random.Random) -> tuple[str, str]:
-    """The day of the week some days after another."""
-    day, delay = rng.choice(DAYS), rng.choice(list(DELAYS))
-    first, second = rng.sample(NAMES, 2)
-    phrasings = (
-        "{first} leaves on {day} and {second} {delay} later. When does {second} leave?",
-        "{second} comes {delay} after {first}, who comes on {day}. On which day is that?",
-    )
-    answer = DAYS[(DAYS.index(day) + DELAYS[delay]) % len(DAYS)]
-    return rng.choice(phrasings).format(first=first, second=second, day=day, delay=delay), answer
-
-
-def _largest(rng: random.Random) -> tuple[str, str]:
-    """The largest of three numbers."""
-    numbers = rng.sample(range(1, 31), 3)
-    phrasings = (
-        "Which number is the largest: {}, {} or {}?",
-        "Pick the greatest of {}, {} and {}.",
-        "Out of {}, {} and {}, name the maximum.",
-    )
-    return rng.choice(phrasings).format(*numbers), str(max(numbers))
-
-
-def _parity(rng: random.Random) -> tuple[str, str]:
-    """Whether each of two numbers is even or odd."""
-    first, second = rng.sample(range(1, 41), 2)
-    phrasings = (
-        "Are {first} and {second} even or odd?",
-        "Tell me the parity of {first} and of {second}.",
-    )
-    answer = " and ".join("odd" if number % 2 else "even" for number in (first, second))
-    return rng.choice(phrasings).format(first=first, second=second), answer
-
-
-def _recall(rng: random.Random) -> tuple[str, str]:
-    """What somebody was just said to have."""
+def _make_row(rng: random.Random) -> dict[str, str]:
+    words, numbers = rng.sample(THINGS, rng.randint(3, 6)), rng.sample(range(1, 31), 3)
+    first, second = rng.sample([*OPPOSITES], 2)
     name, owned = rng.choice(NAMES), f"a {rng.choice(COLOURS)} {rng.choice(THINGS)}"
-    phrasings = (
-        "{name} has {owned}. What does {name} have?",
-        "Yesterday {name} bought {owned} in town. Tell me what {name} bought.",
-        "There is {owned} in the house of {name}. What is in the house?",
+    answers = {
+        "last word": words[-1],
+        "opposites": f"{OPPOSITES[first]} and {OPPOSITES[second]}",
+        "largest": str(max(numbers)),
+        "recall": owned,
+    }
+    skill = rng.choice([*SKILLS])
+    prompt = rng.choice(SKILLS[skill]).format(
+        words=" ".join(words),
+        first=first,
+        second=second,
+        numbers=", ".join(map(str, numbers)),
+        name=name,
+        owned=owned,
     )
-    return rng.choice(phrasings).format(name=name, owned=owned), owned
-
-
-SKILLS: dict[str, Skill] = {
-    "reverse": _reverse,
-    "last word": _last_word,
-    "opposites": _opposites,
-    "later day": _later_day,
-    "largest": _largest,
-    "even or odd": _parity,
-    "recall": _recall,
-}
+    return {"prompt": prompt, "completion": answers[skill], "skill": skill}

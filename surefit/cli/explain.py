@@ -16,7 +16,7 @@ from surefit.cli.options import TrustCode
 WRITER_WAIT_SECONDS = 5.0  # for the first byte of a named pipe
 
 
-def command(
+def explain(
     file: Annotated[
         str,
         typer.Argument(help="A file with a traceback or a log, a run's folder, or - for stdin."),

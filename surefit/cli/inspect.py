@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from surefit.inspection.data_report import DataReport
 
 
-def command(
+def inspect(
     data: Annotated[list[str], typer.Argument(help="Files or folders.")],
     model: Annotated[
         str | None,

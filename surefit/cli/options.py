@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from surefit.config import SHORT_KEYS, config_fields, parse_setting, read_yaml, spell_out
+from surefit.config.other_tools import answer_key
+from surefit.config.settings import Fault, describe_faults
+from surefit.errors import UsageError
 
 OPTIONS: dict[str, Any] = {
     "data": list[str],
@@ -78,17 +79,17 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
     parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared, *own)]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
-    wrapper.__doc__, wrapper.__module__ = command.__doc__, command.__module__
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
     return wrapper
 
 
 def _option(name: str, kind: Any) -> inspect.Parameter:
     """The option of a config key, with the help of the key."""
-    about = read_help()[name]
+    field = config_fields()[SHORT_KEYS.get(name, name)]
     is_flag = kind is bool
-    option = typer.Option(
-        f"--{name.replace('_', '-')}", help=about.text, show_default=about.default or False
-    )
+    shown = "" if field.default in (None, False, (), "") else str(field.default)
+    text = " ".join((field.description or "").split())
+    option = typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=shown or False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -99,9 +100,6 @@ def _option(name: str, kind: Any) -> inspect.Parameter:
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     """The config file's keys, then those of --set and the options, which win."""
-    from surefit.config import parse_setting, read_yaml, spell_out
-    from surefit.errors import UsageError
-
     assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
     left_out = {name for name, value in values.items() if value is None or value is False}
     given = {name: value for name, value in values.items() if name not in left_out and value != []}
@@ -117,64 +115,6 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
         raise UsageError(f"{option} and --set {twice}=… are both given.", "Give one of them.")
     settings = spell_out(read_yaml(path) if path is not None else {})
     return settings | spell_out(assigned | given)
-
-
-CONFIG = Path(__file__).parents[1] / "config"
-SOURCES = tuple(CONFIG / f"{name}.py" for name in ("run_config", "sections"))
-
-
-@dataclass(frozen=True)
-class KeyHelp:
-    """What a config key means, and its default as text; empty where there is none."""
-
-    text: str
-    default: str
-
-
-@cache
-def read_help() -> dict[str, KeyHelp]:
-    """The help of every config key, sections as dotted names, and of the short keys.
-
-    >>> read_help()["epochs"]
-    KeyHelp(text='Passes over the training rows.', default='3')
-    """
-    trees = [ast.parse(source.read_text("utf-8")) for source in SOURCES]
-    body = [node for tree in trees for node in tree.body]
-    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
-    keys = dict(_keys(classes, "RunConfig", ""))
-    return keys | {short: keys[key] for short, key in _short_keys(trees[0]).items()}
-
-
-def _short_keys(tree: ast.Module) -> dict[str, str]:
-    """The value of SHORT_KEYS."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SHORT_KEYS":
-            return dict(ast.literal_eval(node.value))
-    return {}
-
-
-def _keys(
-    classes: dict[str, ast.ClassDef], section: str, prefix: str
-) -> Iterator[tuple[str, KeyHelp]]:
-    """The keys of a section, in their order."""
-    for field, under in pairwise(classes[section].body):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(under, ast.Expr):
-            continue
-        name = f"{prefix}{ast.unparse(field.target)}"
-        kind = ast.unparse(field.annotation)
-        if kind in classes:
-            yield from _keys(classes, kind, f"{name}.")
-        elif isinstance(under.value, ast.Constant):
-            text = " ".join(str(under.value.value).split())
-            yield name, KeyHelp(text, _default(field.value))
-
-
-def _default(value: ast.expr | None) -> str:
-    """A default that is written in the source, as such or as the first argument of Field."""
-    if isinstance(value, ast.Call) and value.args:
-        value = value.args[0]
-    shown = value.value if isinstance(value, ast.Constant) else None
-    return "" if shown is None or shown is False else str(shown)
 
 
 KEPT_COMMANDS = ("chat", "tune", "ui", "schema", "mcp")
@@ -203,10 +143,7 @@ def _own_options(error: Any) -> set[str]:
 
 def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], str] | None:
     """What all unknown options among the arguments are here; None where none is known."""
-    from surefit.config.other_tools import answer_key
-    from surefit.config.settings import Fault, describe_faults, known_keys, parse_setting
-
-    known = known_keys()
+    known = config_fields()
     settings, faults, others = {}, [], []
     for name, text in _given(arguments):
         value = parse_setting(f"{name}={text}")[1]

@@ -20,12 +20,9 @@ import typer
 
 from surefit.errors import UsageError
 
-LIMIT_SECONDS = 600
-"""One command is ended after this time."""
-LOSS_TOLERANCE = 1e-4
-"""Relative difference of losses between one and two processes, in float32."""
-PEAK_TOLERANCE = 0.25
-"""How far the measured peak may be from the predicted one."""
+LIMIT_SECONDS = 600  # of one command
+LOSS_TOLERANCE = 1e-4  # between one and two processes in float32, relative
+PEAK_TOLERANCE = 0.25  # of the measured peak against the predicted one, relative
 WORDS = ("apple", "bell", "boat", "book", "bread", "chair", "cloud", "coat", "door", "drum")
 LABELS = {"rise": "up", "fall": "down"}
 Outcome = tuple[dict[str, Any], bool]
@@ -106,8 +103,8 @@ def _peak(machine: Machine) -> Outcome:
     """The peak memory of a real step is near the prediction."""
     options = ("--data", "words.jsonl", "--model", "tiny:llama", "--set", "fit=measured", "--json")
     memory = json.loads(machine.surefit("check", *options))["memory"]
-    figures = {name: memory[name] for name in ("predicted_peak_bytes", "measured_peak_bytes")}
-    predicted, measured = figures.values()
+    predicted, measured = memory["predicted_peak_bytes"], memory["measured_peak_bytes"]
+    figures = {"predicted_peak_bytes": predicted, "measured_peak_bytes": measured}
     return figures, abs(measured - predicted) <= PEAK_TOLERANCE * predicted
 
 
@@ -127,8 +124,10 @@ def _processes(machine: Machine) -> Outcome:
     return figures, max(figures.values()) <= LOSS_TOLERANCE
 
 
-_ALL = (_sft, _classification, _resume, _qlora, _peak, _processes)
-CHECKS: dict[str, Callable[[Machine], Outcome]] = {each.__name__[1:]: each for each in _ALL}
+CHECKS: dict[str, Callable[[Machine], Outcome]] = {
+    each.__name__[1:]: each
+    for each in (_sft, _classification, _resume, _qlora, _peak, _processes)
+}
 
 
 def run_check(name: str, device: str) -> dict[str, Any]:
@@ -162,30 +161,24 @@ def _describe_machine(wanted: str | None) -> dict[str, Any]:
     from surefit.training.failures import versions
 
     found = torch.accelerator.current_accelerator(check_available=True)
-    there = ["cpu"] if found is None else [found.type, "cpu"]
-    device = wanted or there[0]
-    if device not in there:
+    device = wanted or ("cpu" if found is None else found.type)
+    if device != "cpu" and (found is None or device != found.type):
         raise UsageError(
-            f"This machine has no device {device!r}; it has {' and '.join(sorted(there))}.",
+            f"This machine has no device {device!r}.",
             "Leave --device out, or install a build of torch for the device.",
         )
     gpus = range(torch.cuda.device_count() if device == "cuda" else 0)
-    return {
-        "device": device,
-        "gpus": [torch.cuda.get_device_name(number) for number in gpus],
-        "system": f"{platform.platform()}, {os.cpu_count()} cores",
-        "packages": versions(),
-    }
+    names = [torch.cuda.get_device_name(number) for number in gpus]
+    system = f"{platform.platform()}, {os.cpu_count()} cores"
+    return {"device": device, "gpus": names, "system": system, "packages": versions()}
 
 
-def command(
+def selftest(
     device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or mps; the accelerator if there is one.", show_default=False),
+        str | None, typer.Option(help="cpu, cuda or mps; the accelerator if there is one.")
     ] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this check; may be given several times.", show_default=False),
+        list[str] | None, typer.Option(help="Only this check; may be given several times.")
     ] = None,
     output: Annotated[Path, typer.Option(help="Where to write the outcomes as JSON.")] = Path(
         "surefit-selftest.json"

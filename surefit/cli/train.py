@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @takes_run_options
-def command(  # noqa: PLR0913 - the options of the command
+def train(  # noqa: PLR0913 - the options of the command
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,

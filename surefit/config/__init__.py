@@ -24,8 +24,8 @@ from surefit.config.sections import (
     Switch,
 )
 from surefit.config.settings import (
+    config_fields,
     config_yaml,
-    known_keys,
     make_config,
     nest,
     parse_setting,
@@ -52,10 +52,10 @@ __all__ = [
     "RunConfig",
     "SeriesAugment",
     "Switch",
+    "config_fields",
     "config_yaml",
     "joint_name",
     "joint_parts",
-    "known_keys",
     "make_config",
     "nest",
     "parse_setting",

@@ -6,11 +6,13 @@ import difflib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from surefit.config.other_tools import (
     answer_key,
@@ -116,16 +118,17 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
         ) from None
 
 
-def known_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> list[str]:
-    """Every key a config may have, sections as dotted names."""
-    keys = []
+@cache
+def config_fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
+    """Every key that a config may have, sections as dotted names, with its type and its help."""
+    fields: dict[str, FieldInfo] = {}
     for name, info in section.model_fields.items():
         inner = info.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            keys += known_keys(inner, f"{prefix}{name}.")
+            fields |= config_fields(inner, f"{prefix}{name}.")
         else:
-            keys.append(prefix + name)
-    return keys
+            fields[prefix + name] = info
+    return fields
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
     """A fault in words, and the settings to use instead."""
     if fault.message:
         return f"{fault.key}: {fault.message}", {}
-    known = [*RunConfig.model_fields, *SHORT_KEYS, *known_keys()]
+    known = [*RunConfig.model_fields, *SHORT_KEYS, *config_fields()]
     unknown = f"Unknown key {fault.key!r}."
     misspelt = not is_of_other_tool(fault.key) and _close(fault.key, known, 0.8)
     answer = None if misspelt else answer_key(fault.key, fault.value, known)

@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 
 from surefit import __version__
-from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, known_keys, make_config
+from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields, make_config
 from surefit.core.locks import lock_run
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
@@ -288,7 +288,7 @@ def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
     options.
     """
     begun, edited = make_config(run.plan["config"]), run.config
-    hand_edits = list_differences(begun, edited, known_keys())
+    hand_edits = list_differences(begun, edited, [*config_fields()])
     _refuse(run, [each for each in hand_edits if each.key not in CHANGEABLE], "config.yaml has")
     asked = with_absolute_paths(options)
     settled = {"batch_size", "grad_accum"} if options.batch_size == "auto" else set()
@@ -345,8 +345,8 @@ def _refuse(run: Run, differences: list[Difference], who: str) -> None:
 def named_keys(options: set[str]) -> set[str]:
     """The keys of a config that options set, sections as the single keys in them."""
     named = {SHORT_KEYS.get(key, key) for key in options}
-    within = {key for name in named for key in known_keys() if name.startswith(f"{key}.")}
-    return within | {key for key in known_keys() if key in named or key.split(".")[0] in named}
+    within = {key for name in named for key in config_fields() if name.startswith(f"{key}.")}
+    return within | {key for key in config_fields() if key in named or key.split(".")[0] in named}
 
 
 Spans = list[tuple[int, int]]

@@ -6,7 +6,7 @@ import re
 import shlex
 
 from surefit.cli.options import OPTIONS
-from surefit.config import known_keys, make_config, parse_setting, spell_out
+from surefit.config import config_fields, make_config, parse_setting, spell_out
 from surefit.errors import SurefitError
 from surefit.findings import check_accepted
 
@@ -31,7 +31,7 @@ def wrong_options(fix: str) -> list[str]:
 
 def _in_prose(fix: str) -> list[str]:
     """Settings that a fix names without `--set`, such as overlong=drop."""
-    keys = {*known_keys()}
+    keys = {*config_fields()}
     return [f"{key}={value}" for key, value in _PROSE.findall(fix) if key in keys]
 
 

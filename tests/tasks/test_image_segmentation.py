@@ -18,7 +18,7 @@ from torch import nn
 
 import surefit
 from surefit.batches.field import NUM_TARGETS
-from surefit.cli.predict import plain_value
+from surefit.cli.run_commands import plain_value
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.image.mask_files import IGNORED, read_mask
 from surefit.plan.plan import Plan

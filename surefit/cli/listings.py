@@ -1,4 +1,4 @@
-"""`surefit cache`: what the cache holds; `surefit cache clean` prunes it."""
+"""`surefit tasks` and `surefit cache`: what there is to train, and what is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,28 @@ from typing import Annotated
 import typer
 
 
-def command(
+def tasks(
+    models: Annotated[
+        bool, typer.Option("--models", help="List the architectures of tiny:ARCH instead.")
+    ] = False,
+) -> int:
+    """List the tasks, the columns they need and their metrics."""
+    if models:
+        from surefit.models.tiny import tiny_families
+
+        for family, names in tiny_families().items():
+            print(f"{family} ({len(names)}): {' '.join(names)}")
+        return 0
+    from surefit.tasks import TASKS
+
+    for name, task in TASKS.items():
+        needs = " or ".join(" + ".join(option) for option in task.needs) or "any, under their names"
+        print(f"{name}\n  {task.summary}")
+        print(f"  columns  {needs}\n  metrics  {', '.join(task.metric_names)}")
+    return 0
+
+
+def cache(
     action: Annotated[
         str | None, typer.Argument(help="clean: remove entries.", show_default=False)
     ] = None,
