@@ -112,16 +112,22 @@ def _show(run: Run) -> None:
 NUM_EMPTY_ROWS = 6
 NUM_OVERLONG_ROWS = 5
 NUM_FILLER_WORDS = 300
-THINGS = (
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+THINGS = _words(
     "apple bell boat book bread chair cloud coat door drum fish flag fork glass hat horse key lamp "
     "leaf lemon map nest pen plum ring rope shoe spoon star stone table tree"
-).split()
+)
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Grace", "Hugo", "Ida", "Jonas")
 COLOURS = ("red", "blue", "green", "black", "white", "yellow")
-PAIRS = (
+PAIRS = _words(
     "hot/cold big/small fast/slow early/late old/new wet/dry high/low full/empty hard/soft "
     "loud/quiet rich/poor open/closed long/short clean/dirty heavy/light near/far"
-).split()
+)
 OPPOSITES = dict(pair.split("/") for pair in PAIRS)
 OPPOSITES |= {other: word for word, other in OPPOSITES.items()}
 SKILLS = {

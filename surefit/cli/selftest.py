@@ -24,9 +24,7 @@ LIMIT_SECONDS = 600  # of one command
 LOSS_TOLERANCE = 1e-4  # between one and two processes in float32, relative
 PEAK_TOLERANCE = 0.25  # of the measured peak against the predicted one, relative
 WORDS = ("apple", "bell", "boat", "book", "bread", "chair", "cloud", "coat", "door", "drum")
-LABELS = {"rise": "up", "fall": "down"}
-Outcome = tuple[dict[str, Any], bool]
-"""What was measured, and whether it is right."""
+Outcome = tuple[dict[str, Any], bool]  # what was measured, and whether it is right
 
 
 class CheckEndedError(Exception):
@@ -115,32 +113,29 @@ def _processes(machine: Machine) -> Outcome:
     if machine.device != "cpu" and torch.accelerator.device_count() < 2:
         raise CheckEndedError("skipped", f"this check needs two {machine.device} devices")
     exact = ("--set", "precision=fp32")
-    one = machine.train("one", *exact, "--grad-accum", "2")
-    figures = {}
+    one, figures = machine.train("one", *exact, "--grad-accum", "2"), {}
     for kind in ("ddp", "fsdp"):
         two = machine.train(kind, *exact, "--processes", "2", "--set", f"parallel={kind}")
-        differences = (abs(a - b) / abs(a) for a, b in zip(one, two, strict=True))
+        differences = [abs(a - b) / abs(a) for a, b in zip(one, two, strict=True)]
         figures[f"{kind}_largest_difference"] = max(differences)
     return figures, max(figures.values()) <= LOSS_TOLERANCE
 
 
-CHECKS: dict[str, Callable[[Machine], Outcome]] = {
-    each.__name__[1:]: each
-    for each in (_sft, _classification, _resume, _qlora, _peak, _processes)
-}
+_ALL = (_sft, _classification, _resume, _qlora, _peak, _processes)
+CHECKS: dict[str, Callable[[Machine], Outcome]] = {each.__name__[1:]: each for each in _ALL}
 
 
 def run_check(name: str, device: str) -> dict[str, Any]:
     """Run one check in a folder of its own; return what came of it, as the JSON has it."""
-    began, figures = time.perf_counter(), dict[str, Any]()
+    began, figures, message = time.perf_counter(), dict[str, Any](), ""
     with tempfile.TemporaryDirectory(prefix="surefit-selftest-") as folder:
         _write_rows(Path(folder))
         try:
             figures, is_right = CHECKS[name](Machine(Path(folder), device))
-            ended = ("passed" if is_right else "failed"), ""
+            status = "passed" if is_right else "failed"
         except CheckEndedError as reason:
-            ended = reason.args
-    shown = {"name": name, "shows": CHECKS[name].__doc__, "status": ended[0], "message": ended[1]}
+            status, message = reason.args
+    shown = {"name": name, "shows": CHECKS[name].__doc__, "status": status, "message": message}
     return {**shown, "figures": figures, "seconds": round(time.perf_counter() - began, 1)}
 
 
@@ -149,9 +144,9 @@ def _write_rows(folder: Path) -> None:
     rng = random.Random(0)
     with open(folder / "words.jsonl", "w") as words, open(folder / "labels.jsonl", "w") as labels:
         for _ in range(400):
-            text, sign = rng.choices(WORDS, k=rng.randint(1, 12)), rng.choice([*LABELS])
+            text, sign = rng.choices(WORDS, k=rng.randint(1, 12)), rng.choice(("up", "down"))
             print(json.dumps({"prompt": " ".join(text), "completion": text[0]}), file=words)
-            print(json.dumps({"text": " ".join([*text, sign]), "label": LABELS[sign]}), file=labels)
+            print(json.dumps({"text": " ".join([*text, sign]), "label": sign}), file=labels)
 
 
 def _describe_machine(wanted: str | None) -> dict[str, Any]:
@@ -167,10 +162,9 @@ def _describe_machine(wanted: str | None) -> dict[str, Any]:
             f"This machine has no device {device!r}.",
             "Leave --device out, or install a build of torch for the device.",
         )
-    gpus = range(torch.cuda.device_count() if device == "cuda" else 0)
-    names = [torch.cuda.get_device_name(number) for number in gpus]
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     system = f"{platform.platform()}, {os.cpu_count()} cores"
-    return {"device": device, "gpus": names, "system": system, "packages": versions()}
+    return {"device": device, "gpus": gpus, "system": system, "packages": versions()}
 
 
 def selftest(
