@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from surefit.config import set_option
-from surefit.data.column_types import is_number, is_text
+from surefit.data.column_types import is_text
 from surefit.data.table import Table
 from surefit.data.written_values import read_number
 from surefit.findings import NOTE, Finding, note, rule
@@ -89,6 +88,9 @@ SENTINELS = frozenset((-1, -9, -99, -100, -999, -9999, 99, 255, 999, 9999, 65535
 """Numbers that stand for a missing label, if the other classes are numbered without them."""
 RARE = 5
 """-1 beside 0 and 1 is a class unless it has so many times fewer rows than either of them."""
+FREQUENT_ROWS, FREQUENT_SHARE = 20, 0.2
+"""Names that differ in case are classes of their own, if each has so many rows, and this share of
+the rows of the other."""
 TYPICAL_ROWS = 8
 """A single row is odd where half of the classes have this many rows."""
 
@@ -120,16 +122,13 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
 
 def _check_blanks(table: Table, column: str) -> Iterator[Finding]:
     """Blank cells, which a list would have as []."""
-    cells = table.arrow[column]
-    filled = pc.greater(pc.utf8_length(pc.utf8_trim_whitespace(cells.cast(pa.string()))), 0)
-    blank = table.num_rows - (pc.sum(filled).as_py() or 0)
-    if blank:
-        first = pc.index(pc.fill_null(filled, False), False).as_py()
+    blank = table.profile(column).blanks()
+    if len(blank):
         message = (
-            f"column {column!r}: {blank:,} of {table.num_rows:,} labels are blank, beside labels "
-            "of several classes."
+            f"column {column!r}: {len(blank):,} of {table.num_rows:,} labels are blank, beside "
+            "labels of several classes."
         )
-        yield BLANK_LABELS.finding(message, table.where(first), column=column)
+        yield BLANK_LABELS.finding(message, table.where(int(blank[0])), column=column)
 
 
 def _check_unsplit(names: Sequence[Any], column: str) -> Iterator[Finding]:
@@ -155,19 +154,27 @@ def _written(table: Table, column: str) -> dict[Any, int]:
     """Names as all rows have them, those of the validation set too; none where there are lists."""
     if not is_text(table.column_type(column)):
         return {}
-    counted = pc.value_counts(pc.utf8_trim_whitespace(table.arrow[column]).drop_null())
-    if len(counted) > MAX_NAMES:
-        return {}
-    found = {each["values"]: each["counts"] for each in counted.to_pylist()}
-    return {name: count for name, count in found.items() if name and not name.startswith("[")}
+    written: Counter[str] = Counter()
+    for name, count in (table.profile(column).counts or {}).items():
+        written[name.strip()] += count
+    return {name: count for name, count in written.items() if name and not name.startswith("[")}
 
 
-def _alike(names: Iterable[Any]) -> list[list[Any]]:
-    """Groups of names that differ by case or spaces only."""
+def _alike(counts: Mapping[Any, int]) -> list[list[Any]]:
+    """Groups of names that differ by case or spaces only, unless each of them is frequent."""
     alike: dict[str, list[Any]] = {}
-    for name in names:
+    for name in counts:
         alike.setdefault(folded(name), []).append(name)
-    return [group for group in alike.values() if len(group) > 1]
+    return [
+        group
+        for group in alike.values()
+        if len(group) > 1 and not _are_frequent([counts[name] for name in group])
+    ]
+
+
+def _are_frequent(counts: Sequence[int]) -> bool:
+    """Whether so many rows have each of the names that none of them is a slip."""
+    return min(counts) >= FREQUENT_ROWS and min(counts) >= FREQUENT_SHARE * max(counts)
 
 
 def _report_alike(
@@ -209,8 +216,6 @@ def _check_markers(
     if numbers is not None:
         marker = find_sentinel({n: counts.get(name, 0) for n, name in numbers.items()})
         found = [numbers[marker]] if marker is not None else []
-        if marker is None and min(numbers) >= 0 and max(numbers) - min(numbers) >= len(numbers):
-            yield from _check_gaps(sorted(numbers), column)
     if found and len(names) - len(found) >= 2:
         rows = sum(counts.get(name, 0) for name in found)
         shown = ", ".join(repr(name) for name in found[:SHOWN])
@@ -256,17 +261,6 @@ def _are_codes(names: Sequence[Any]) -> bool:
     return len(names) > 2 and len(short) > 0.8 * len(names)
 
 
-def _check_gaps(numbers: Sequence[int], column: str) -> Iterator[Finding]:
-    present = set(numbers)
-    missing = (n for n in range(numbers[0], numbers[-1]) if n not in present)
-    shown = ", ".join(str(number) for number, _ in zip(missing, range(SHOWN), strict=False))
-    message = (
-        f"column {column!r}: {len(numbers)} class numbers between {numbers[0]} and {numbers[-1]}; "
-        f"no training row has {shown}{' …' if numbers[-1] - numbers[0] - len(numbers) > 2 else ''}."
-    )
-    yield note(message, column=column)
-
-
 def _check_rare(
     counts: Mapping[Any, int],
     named: Collection[Any],
@@ -294,20 +288,8 @@ def _number(count: int, one: str, several: str = "") -> str:
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
-def first_rows(table: Table, column: str, name: Any) -> list[int]:
-    """The first rows whose label is the class; none where rows have lists of labels."""
-    kind, values = table.column_type(column), table.arrow[column]
-    if is_text(kind):
-        equal = pc.equal(pc.utf8_trim_whitespace(values), str(name))
-    elif is_number(kind) and not isinstance(name, str):
-        equal = pc.equal(values.cast(pa.float64()), float(name))
-    else:
-        return []
-    return [int(row) for row in np.flatnonzero(np.asarray(equal.fill_null(False)))[:SHOWN]]
-
-
 def _rows(table: Table, column: str, name: Any, is_named: bool = True) -> str:
-    rows = [table.where(row) for row in first_rows(table, column, name)]
+    rows = [table.where(row) for row in table.profile(column).rows_with(name, SHOWN)]
     if not rows:
         return ""
     shown = f"row{'s' * (len(rows) > 1)} {', '.join(str(r['row']) for r in rows)}"
@@ -315,5 +297,5 @@ def _rows(table: Table, column: str, name: Any, is_named: bool = True) -> str:
 
 
 def _where(table: Table, column: str, name: Any) -> dict[str, str | int]:
-    rows = first_rows(table, column, name)
+    rows = table.profile(column).rows_with(name, 1)
     return table.where(rows[0]) if rows else {}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +14,11 @@ import pyarrow as pa
 from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.missing_values import is_missing
+from surefit.data.profile import Profile
 from surefit.data.table import Table
 from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_date, read_date
 from surefit.findings import Finding, rule
+from surefit.inputs.encoder import Encoder
 
 DATES_AS_NUMBERS = rule(
     "SF245",
@@ -33,7 +34,6 @@ DATES_AS_NUMBERS = rule(
 
 Numbers = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
-MAX_ROWS = 20_000
 FEWEST_ROWS, FEWEST_VALUES = 20, 5
 ALMOST_ALL = 0.99
 NAMED = re.compile(r"date|time|(^|_)(day|ts|epoch|created|updated|when|at|on|dt|timestamp)($|_)")
@@ -97,30 +97,22 @@ NOTATIONS = (
 )
 
 
-def check_number_dates(table: Table, columns: Sequence[str]) -> Iterator[Finding]:
-    """Columns of numbers nearly all of which are dates in one notation, judged on a sample."""
-    for column in columns:
-        values = _sample(table, column)
-        notation = find_notation(values, column)
-        if notation is None:
-            continue
-        fits = np.unique(values[notation.fits(values)])[:3].tolist()
-        shown = ", ".join(f"{value:.0f} ({notation.read(value)})" for value in fits)
-        message = f"column {column!r} holds dates as {notation.name}: {shown}."
-        fix = (
-            f"Write them as dates: df[{column!r}] = pandas.to_datetime(df[{column!r}], "
-            f"{notation.call}). Or leave the column out: {set_option('ignore', column)}."
-        )
-        yield DATES_AS_NUMBERS.finding(message, fix=fix, column=column)
-
-
-def _sample(table: Table, column: str) -> Numbers:
-    """Numbers spread evenly over the rows, without blanks."""
-    stride = -(-table.num_rows // MAX_ROWS) or 1
-    rows = pa.array(np.arange(0, table.num_rows, stride, dtype=np.int64))
-    taken = table.arrow[column].take(rows).cast(pa.float64(), safe=False)
-    values = np.asarray(taken.drop_null().to_numpy(), np.float64)
-    return values[np.isfinite(values)]
+def check_number_dates(table: Table, column: str) -> Iterator[Finding]:
+    """A column of numbers nearly all of which are dates in one notation, judged on a sample."""
+    parts = [part.cast(pa.float64(), safe=False) for _, part in table.profile(column).spread()]
+    values = np.concatenate([np.empty(0), *(part.drop_null().to_numpy() for part in parts)])
+    values = values[np.isfinite(values)]
+    notation = find_notation(values, column)
+    if notation is None:
+        return
+    fits = np.unique(values[notation.fits(values)])[:3].tolist()
+    shown = ", ".join(f"{value:.0f} ({notation.read(value)})" for value in fits)
+    message = f"column {column!r} holds dates as {notation.name}: {shown}."
+    fix = (
+        f"Write them as dates: df[{column!r}] = pandas.to_datetime(df[{column!r}], "
+        f"{notation.call}). Or leave the column out: {set_option('ignore', column)}."
+    )
+    yield DATES_AS_NUMBERS.finding(message, fix=fix, column=column)
 
 
 def find_notation(values: Numbers, name: str) -> _Notation | None:
@@ -195,37 +187,32 @@ class _Dates:
             self.ambiguous = cell
 
 
-def check_text_dates(
-    table: Table, columns: Sequence[str], parts: Sequence[Mapping[str, Any]]
-) -> Iterator[Finding]:
-    """Text columns that hold dates, and how they are read."""
-    orders = {part["column"]: part.get("order", "") for part in parts}
-    for column in columns:
-        order = orders.get(column)
-        known = order is not None and order != "mdy" and " or " not in order
-        if known or not is_text(table.column_type(column)):
-            continue
-        dates = _read(table, column)
-        problem = None if dates is None else _find_problem(column, order, dates)
-        if problem is not None:
-            (row, _), message, fix = problem
-            yield UNCLEAR_DATES.finding(
-                f"column {column!r} {message}", table.where(row), fix=fix, column=column
-            )
+def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
+    """A text column that holds dates, and how they are read."""
+    orders = {part["column"]: part.get("order", "") for part in encoder.fitted["columns"]}
+    order = orders.get(column)
+    known = order is not None and order != "mdy" and " or " not in order
+    if known or not is_text(table.column_type(column)):
+        return
+    dates = _read(table.profile(column))
+    problem = None if dates is None else _find_problem(column, order, dates)
+    if problem is not None:
+        (row, _), message, fix = problem
+        message = f"column {column!r} {message}"
+        yield UNCLEAR_DATES.finding(message, table.where(row), fix=fix, column=column)
 
 
-def _read(table: Table, column: str) -> _Dates | None:
+def _read(profile: Profile) -> _Dates | None:
     """Read all cells, but for blanks and markers of missing values; None for no dates."""
-    dates, row, seen = _Dates(), 0, 0
-    for chunk in table.arrow[column].chunks:
-        for start in range(0, len(chunk), LOOKED_AT):
-            for value in chunk.slice(start, LOOKED_AT).to_pylist():
-                if value and value.strip() and not is_missing(value, MISSING_MARKERS):
-                    dates.add((row, value.strip()))
-                    seen += 1
-                    if seen == LOOKED_AT and dates.others > (1 - MOSTLY) * seen:
-                        return None
-                row += 1
+    dates, seen = _Dates(), 0
+    for start, part in profile.slices():
+        for row, cell in enumerate(part, start):
+            text = (cell.as_py() or "").strip()
+            if text and not is_missing(text, MISSING_MARKERS):
+                dates.add((row, text))
+                seen += 1
+                if seen == LOOKED_AT and dates.others > (1 - MOSTLY) * seen:
+                    return None
     return dates if seen and dates.others <= (1 - MOSTLY) * min(seen, LOOKED_AT) else None
 
 

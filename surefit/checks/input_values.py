@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from surefit.batches.field import Field
 from surefit.checks.date_columns import check_number_dates, check_text_dates
@@ -26,8 +25,8 @@ from surefit.checks.number_values import (
 )
 from surefit.checks.wrong_encoding import check_encoding
 from surefit.config import set_option
-from surefit.data.column_types import is_list, is_number, is_text, list_axes
-from surefit.data.several_columns import target_columns
+from surefit.data.column_types import is_list, is_number, list_axes
+from surefit.data.missing_values import is_missing
 from surefit.data.table import Table
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
@@ -46,58 +45,43 @@ UNSEEN_BLANKS = rule(
     accept="The blanks are read as the mean, or as an unknown category.",
 )
 
+Array = npt.NDArray[Any]
 MOST = 8
 
 
-def check_blanks(
-    tables: Sequence[Table], parts: Sequence[Mapping[str, Any]], label: str | None = None
-) -> Iterator[Finding]:
+def check_blanks(tables: Sequence[Table], encoder: Encoder) -> Iterator[Finding]:
     """Blanks per column that is read; one remark per table, and a warning for unseen ones.
 
-    Rows without a label are dropped, so that their blanks are not unseen ones.
+    Rows without a label are dropped, so that their blanks do not count.
     """
     by_column: dict[str, Mapping[str, Any]] = {}
-    for part in parts:  # of the parts of a column, the number says how blanks are read
+    for part in encoder.fitted["columns"]:  # of a column's parts, the number says how blanks read
         by_column.setdefault(part["column"], part)
+    label = encoder.roles.get("label")
     for table in tables:
-        counts = {name: count_blanks(table, name) for name in by_column if name in table.columns}
-        blank = {name: count for name, count in counts.items() if count}
-        seen = {name: count for name, count in blank.items() if _is_seen(by_column[name])}
-        if seen:
-            yield _describe(table, seen, by_column)
-        for name in blank.keys() - seen.keys():
-            if label in table.columns and label != name:
-                used = table.arrow.select([name, label]).filter(pc.is_valid(pc.field(label)))
-                if not count_blanks(replace(table, arrow=used), name):
-                    continue
-            yield _warn(table, name, blank[name], by_column[name])
+        dropped = _unlabelled(table, label, encoder)
+        rows = {
+            name: np.setdiff1d(table.profile(name).blanks(), dropped, assume_unique=True)
+            for name in by_column
+            if name in table.columns
+        }
+        seen = {name: found for name, found in rows.items() if _is_seen(by_column[name])}
+        if any(map(len, seen.values())):
+            yield _describe(table, {n: found for n, found in seen.items() if len(found)}, by_column)
+        for name in rows.keys() - seen.keys():
+            if len(rows[name]):
+                yield _warn(table, name, rows[name], by_column[name])
 
 
-def count_blanks(table: Table, column: str) -> int:
-    """How many cells of a column are empty, spaces or NaN.
-
-    >>> from surefit.data.open_data import open_table
-    >>> count_blanks(open_table([{"a": " "}, {"a": None}, {"a": "x"}]), "a")
-    2
-    """
-    return sum(int(pc.sum(_blanks(chunk)).as_py() or 0) for chunk in table.arrow[column].chunks)
-
-
-def _blanks(chunk: Any) -> Any:
-    """Whether each cell of an array is blank."""
-    if is_text(chunk.type):
-        return pc.fill_null(pc.equal(pc.utf8_trim_whitespace(chunk), ""), True)
-    return pc.is_null(chunk, nan_is_null=bool(pa.types.is_floating(chunk.type)))
-
-
-def _first_blank(table: Table, column: str) -> int:
-    start = 0
-    for chunk in table.arrow[column].chunks:
-        at = pc.index(_blanks(chunk), True).as_py()
-        if at >= 0:
-            return start + int(at)
-        start += len(chunk)
-    return 0
+def _unlabelled(table: Table, label: str | None, encoder: Encoder) -> Array:
+    """The rows whose label is blank, or a marker of a missing value."""
+    if label not in table.columns:
+        return np.empty(0, np.int64)
+    profile = table.profile(label)
+    markers = (encoder.settings.get("missing") or {}).get(label, ())
+    written = [text for text in profile.counts or () if is_missing(text, markers)]
+    marked = [profile.rows_with(text.strip(), table.num_rows) for text in written]
+    return np.unique(np.concatenate([profile.blanks(), *marked]).astype(np.int64))
 
 
 def _is_seen(part: Mapping[str, Any]) -> bool:
@@ -106,17 +90,17 @@ def _is_seen(part: Mapping[str, Any]) -> bool:
 
 
 def _describe(
-    table: Table, counts: Mapping[str, int], parts: Mapping[str, Mapping[str, Any]]
+    table: Table, rows: Mapping[str, Array], parts: Mapping[str, Mapping[str, Any]]
 ) -> Finding:
     ways: dict[str, list[str]] = {}
-    ordered = sorted(counts, key=lambda name: -counts[name])
+    ordered = sorted(rows, key=lambda name: -len(rows[name]))
     for name in ordered[:MOST]:
         kind = "date" if "order" in parts[name] else parts[name]["kind"]
-        shown = f"{name!r} {counts[name]:,} ({counts[name] / table.num_rows:.1%})"
+        shown = f"{name!r} {len(rows[name]):,} ({len(rows[name]) / table.num_rows:.1%})"
         ways.setdefault(WAYS[kind], []).append(shown)
     listed = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items())
     more = f"; and {len(ordered) - MOST} further columns" if len(ordered) > MOST else ""
-    where = table.where(_first_blank(table, ordered[0]))
+    where = table.where(int(rows[ordered[0]][0]))
     return note(f"blanks in {table.num_rows:,} rows: {listed}{more}.", where, column=ordered[0])
 
 
@@ -127,11 +111,11 @@ WAYS = {
 }
 
 
-def _warn(table: Table, column: str, count: int, part: Mapping[str, Any]) -> Finding:
+def _warn(table: Table, column: str, rows: Array, part: Mapping[str, Any]) -> Finding:
     read = "an unknown category" if part["kind"] == "category" else "the mean, without a flag"
-    where = table.where(_first_blank(table, column))
+    where = table.where(int(rows[0]))
     return UNSEEN_BLANKS.finding(
-        f"column {column!r} is blank in {count:,} of {table.num_rows:,} rows (first row "
+        f"column {column!r} is blank in {len(rows):,} of {table.num_rows:,} rows (first row "
         f"{where['row']}), and in no training row; these cells are read as {read}.",
         where,
         fix=f"Fill the cells, or leave the column out: {set_option('ignore', column)}.",
@@ -148,7 +132,6 @@ SAME_INPUTS = rule(
     accept="The run starts without the warning; nothing but the most common label is learned.",
 )
 
-Array = npt.NDArray[Any]
 Sides = tuple[tuple[Store, Table], tuple[Store, Table]]
 CHUNK = 1 << 20
 FEWEST_ROWS = 8
@@ -286,43 +269,62 @@ FEATURES = ("inputs_embeds", "features")
 INPUTS = ("image", "audio", "features", "text", "input_ids")
 
 
+Applies = Callable[[Table, str, TaskSpec, Encoder], bool]
+Check = Callable[[Table, str, Encoder], Iterator[Finding]]
+
+
+def _is_read(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    return account_columns([column], task, encoder)[column] is not None
+
+
+def _is_number_read(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    kind, label = table.column_type(column), encoder.roles.get("label")
+    is_amount = is_number(kind) and not pa.types.is_boolean(kind)
+    is_input = task.whole_rows and is_amount and column != label
+    return is_input and _is_read(table, column, task, encoder)
+
+
+def _is_scaled_image(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    as_they_are = encoder.fitted.get("pixels", {}).get("float_range") == AS_THEY_ARE
+    return column == encoder.roles.get("image") and not as_they_are
+
+
+def _is_of_table(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    return "columns" in encoder.fitted and column != encoder.roles.get("label")
+
+
+def _is_amount(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    return "mean" in encoder.fitted and column == encoder.roles.get("label")
+
+
+COLUMN_RULES: tuple[tuple[Applies, Check], ...] = (
+    (_is_scaled_image, lambda table, column, _: check_float_images(table, column)),
+    (_is_number_read, lambda table, column, _: check_magnitudes(of_table(table, column))),
+    (_is_number_read, lambda table, column, _: check_number_dates(table, column)),
+    (_is_of_table, check_text_dates),
+    (_is_amount, lambda table, column, _: check_target_markers(table, column)),
+    (_is_read, lambda table, column, _: check_encoding(table, column)),
+)
+"""The rules about the values of one column: which columns each is for, and its function. To add
+one, write the function beside its rule, and a row here."""
+
+
 def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
-    """Columns that are read, of training data and of evaluation data; one finding per cause."""
+    """Columns of training data and of evaluation data; one finding per cause."""
     seen = set()
     tables = {table.key: table for table, _ in sides}
-    for table in tables.values():
-        for found in _check_table(table, task, encoder):
+    for table, (applies, check) in product(tables.values(), COLUMN_RULES):
+        columns = [name for name in table.columns if applies(table, name, task, encoder)]
+        for found in (each for name in columns for each in check(table, name, encoder)):
             cause = (found.code, found.where.get("column"))
             if cause not in seen:
                 seen.add(cause)
                 yield found
     if "columns" in encoder.fitted:
-        label = encoder.roles.get("label")
-        yield from check_blanks([*tables.values()], encoder.fitted["columns"], label)
+        yield from check_blanks([*tables.values()], encoder)
     if task.whole_rows and not set(INPUTS) & encoder.roles.keys():
         label = encoder.roles.get("label")
         yield from check_constant_columns(sides, [c for c in sides[0][0].columns if c != label])
-
-
-def _check_table(table: Table, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
-    roles = account_columns(table.columns, task, encoder)
-    read = {name: role for name, role in roles.items() if role is not None}
-    kinds = {name: table.column_type(name) for name, role in read.items() if role != "label"}
-    numbers = [n for n, t in kinds.items() if is_number(t) and not pa.types.is_boolean(t)]
-    image, label = encoder.roles.get("image"), encoder.roles.get("label")
-    as_they_are = encoder.fitted.get("pixels", {}).get("float_range") == AS_THEY_ARE
-    if image in table.columns and not as_they_are:
-        yield from check_float_images(table, image)
-    if task.whole_rows:
-        for name in numbers:
-            yield from check_magnitudes(of_table(table, name))
-        yield from check_number_dates(table, numbers)
-    if (parts := encoder.fitted.get("columns")) is not None:
-        yield from check_text_dates(table, [c for c in table.columns if c != label], parts)
-    if label in table.columns and "mean" in encoder.fitted:
-        for targets, name in target_columns(table, label):
-            yield from check_target_markers(targets, name)
-    yield from check_encoding(table, [*read])
 
 
 def check_stores(sides: Sides, fields: Mapping[str, Field], encoder: Encoder) -> Iterator[Finding]:

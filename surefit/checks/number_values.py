@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from surefit.checks.class_names import MARKER_AS_LABEL, SENTINELS
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
+from surefit.data.several_columns import target_columns
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.findings import Finding, Place, note, rule
@@ -134,12 +135,9 @@ def of_table(table: Table, column: str) -> NumberRows:
     """The numbers of a column with one number per row; blanks are NaN."""
 
     def chunks() -> Iterator[tuple[int, Array]]:
-        start = 0
-        for chunk in table.arrow[column].chunks:
-            for at in range(0, len(chunk), CHUNK):
-                read = chunk[at : at + CHUNK].cast(pa.float64(), safe=False)
-                yield start + at, read.to_numpy(zero_copy_only=False)[:, None]
-            start += len(chunk)
+        for start, part in table.profile(column).slices():
+            read = part.cast(pa.float64(), safe=False)
+            yield start, read.to_numpy(zero_copy_only=False)[:, None]
 
     return NumberRows(column, 1, table.num_rows, chunks, lambda steps: steps, table.where)
 
@@ -260,10 +258,14 @@ def is_marker(value: float) -> bool:
     return nines or int(value) in SENTINELS or abs(value) >= 1e18 or int(value) == -(2**31)
 
 
-def check_target_markers(table: Table, column: str) -> Iterator[Finding]:
+def check_target_markers(table: Table, label: str) -> Iterator[Finding]:
     """A repeated marker below or above all other targets of regression: -1, -999, 9999."""
-    if not is_number(table.column_type(column)) or table.num_rows < FEWEST_TARGETS:
-        return
+    for targets, column in target_columns(table, label):
+        if is_number(targets.column_type(column)) and targets.num_rows >= FEWEST_TARGETS:
+            yield from _check_targets(targets, column)
+
+
+def _check_targets(table: Table, column: str) -> Iterator[Finding]:
     numbers = of_table(table, column)
     _, low, high = numbers.profile
     for marker in (float(low[0]), float(high[0])):
@@ -293,8 +295,11 @@ def _stands_out(table: Table, column: str, count: int, distance: float) -> bool:
     """Whether a negative number beside others from 0 on is no value as any other."""
     if distance > NEAR:
         return True
-    counts = np.sort(np.asarray(pc.value_counts(table.arrow[column]).field("counts")))
-    return count >= 10 and len(counts) > FREQUENT and count >= FREQUENT * int(counts[-2])
+    counts = table.profile(column).counts
+    if counts is None:  # so many that none but the marker is frequent
+        return count >= 10
+    second = sorted(counts.values())[-2]
+    return count >= 10 and len(counts) > FREQUENT and count >= FREQUENT * second
 
 
 def check_constant_features(train: NumberRows, validation: NumberRows | None) -> Iterator[Finding]:

@@ -31,9 +31,8 @@ WRONG_ENCODING = rule(
     accept="The text is trained on as it is.",
 )
 
-MAX_ROWS = 20_000
 MAX_REPAIRED = 5_000
-"""Rows looked at for non-ASCII text, and rows of those that are repaired."""
+"""Rows that are repaired, of those looked at."""
 COVERED = 0.8
 """The share of a row's non-ASCII characters that must be garbled ones."""
 OF_FOREIGN, OF_ALL = 0.2, 0.005
@@ -113,33 +112,22 @@ class _Garbled:
         return count > 0 and not few and count >= min(share)
 
 
-def check_encoding(table: Table, columns: Sequence[str]) -> Iterator[Finding]:
-    """Texts of the columns, lists and dialogues too, on a sample spread over the rows."""
-    stride = -(-table.num_rows // MAX_ROWS) or 1
-    sample = np.arange(0, table.num_rows, stride, dtype=np.int64)
-    for column in columns:
-        if not _holds_text(table.column_type(column)):
-            continue
-        found = _Garbled(len(sample))
-        for texts, rows in _sampled(table.arrow[column], stride):
-            _look(texts, rows, found)
-        yield from _judge(table, column, found)
+def check_encoding(table: Table, column: str) -> Iterator[Finding]:
+    """Texts of a column, lists and dialogues too, on a sample spread over the rows."""
+    if not _holds_text(table.column_type(column)):
+        return
+    profile = table.profile(column)
+    found = _Garbled(-(-table.num_rows // profile.stride))
+    for rows, values in profile.spread():
+        for texts, places in _strings(values, rows):
+            _look(texts, places, found)
+    yield from _judge(table, column, found)
 
 
 def _holds_text(kind: pa.DataType) -> bool:
     if is_list(kind):
         return _holds_text(kind.value_type)
     return is_text(kind) or (is_object(kind) and any(_holds_text(each.type) for each in kind))
-
-
-def _sampled(column: pa.ChunkedArray, stride: int) -> Iterator[tuple[pa.Array, Rows]]:
-    start = 0
-    for chunk in column.chunks:
-        rows = np.arange(-start % stride, len(chunk), stride, dtype=np.int64)
-        if len(rows):
-            taken = chunk if stride == 1 else chunk.take(pa.array(rows))
-            yield from _strings(taken, rows + start)
-        start += len(chunk)
 
 
 def _strings(values: pa.Array, rows: Rows) -> Iterator[tuple[pa.Array, Rows]]:

@@ -33,7 +33,6 @@ from surefit.data.column_values import (
     has_words,
     holds_answers,
     is_metadata,
-    sample,
     word_set,
     words_of,
 )
@@ -157,7 +156,7 @@ def read_whole_answers(table: Table, chosen: Mapping[str, str]) -> dict[str, str
         return dict(chosen)
     others = {role: name for role, name in chosen.items() if role != "answer"}
     kind = table.column_type(column)
-    if is_dialogue(kind) and _begins_with_prompt(sample(table, column)):
+    if is_dialogue(kind) and _begins_with_prompt(table.profile(column).first):
         return {**others, "messages": column}
     rejected = _answers_of(table, "rejected")
     if not is_text(kind) or not rejected or _has_prompt(table.without([column])):

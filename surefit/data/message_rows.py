@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from surefit.config import set_option
 from surefit.data.column_types import is_text
-from surefit.data.column_values import has_words, is_identifier, value_counts, word_set, words_of
+from surefit.data.column_values import has_words, is_identifier, word_set, words_of
 from surefit.data.forms import ANSWERING
 from surefit.data.stored_messages import PYTHON_OBJECTS
 from surefit.data.table import Table
@@ -71,7 +71,7 @@ def check_message_rows(
     links = _links(table)
     if speaker is None or not (links or words_of(speaker) in (("role",), ("from",))):
         return
-    counts = value_counts(table, speaker)
+    counts = table.profile(speaker).counts or {}
     shown = ", ".join(f"{value!r} in {count:,}" for value, count in counts.items())
     joined = f", which {' and '.join(map(repr, links))} join to conversations" if links else ""
     yield MESSAGE_ROWS.finding(
@@ -110,7 +110,7 @@ def _names_speakers(table: Table, column: str) -> bool:
     """Whether a column has the names of both sides of a conversation, and nothing else."""
     if not has_words(column, SPEAKERS) or not is_text(table.column_type(column)):
         return False
-    names = {str(value).strip().lower() for value in value_counts(table, column)}
+    names = {str(value).strip().lower() for value in table.profile(column).counts or ()}
     known = names <= ASKING | ANSWERING | OTHERS | {"agent"}
     return known and not names.isdisjoint(ASKING) and not names <= ASKING
 

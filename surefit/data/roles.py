@@ -31,12 +31,10 @@ from surefit.data.column_types import (
 )
 from surefit.data.column_values import (
     has_words,
-    holds_texts,
     is_derived,
     is_identifier,
     is_metadata,
     is_named_as_label,
-    is_prose,
     may_be_label,
     tags_words,
     word_set,
@@ -326,7 +324,7 @@ class _Matching:
         """Columns of paths whose files hold what the role reads, unless there are texts to read."""
         free = self._free(found)
         decoded = role.name in {kind.role for kind in DECODED}
-        if not decoded or any(is_prose(self.table, name) for name in free):
+        if not decoded or any(self.table.profile(name).is_prose for name in free):
             return []
         return [
             name
@@ -340,8 +338,8 @@ class _Matching:
         own = [name for name in free if name in self.table.contents or not is_metadata(name)]
         if len(free) == 1:
             may_be = own or not self.inferred
-            return free[0] if may_be and holds_texts(self.table, free[0]) else None
-        prose = [name for name in own if is_prose(self.table, name)]
+            return free[0] if may_be and self.table.profile(free[0]).holds_texts else None
+        prose = [name for name in own if self.table.profile(name).is_prose]
         if len(prose) == 2 and "label" in found and "text_pair" in self.optional:
             return prose[0]
         if len(prose) != 1 or "label" not in self.needed:
@@ -366,7 +364,7 @@ class _Matching:
         if self.table.arrow[column].null_count > MAY_BE_MISSING * self.table.num_rows:
             return False  # the text of rows or files in another form
         read = [name for name in found.values() if is_text(self.table.column_type(name))]
-        return is_prose(self.table, column) and not is_derived(self.table, column, read)
+        return self.table.profile(column).is_prose and not is_derived(self.table, column, read)
 
     def _free(self, found: Mapping[str, str]) -> list[str]:
         taken = {*found.values()}

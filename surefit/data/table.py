@@ -17,6 +17,7 @@ from surefit.config import set_option
 from surefit.data.cache import fingerprint
 from surefit.data.column_types import is_array, is_list
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.profile import Profile
 from surefit.findings import Finding
 from surefit.printable import redact
 
@@ -95,6 +96,14 @@ class Table:
     def column_type(self, name: str) -> pa.DataType:
         """The Arrow type of a column."""
         return self.arrow.schema.field(name).type
+
+    @cached_property
+    def _profiles(self) -> dict[str, Profile]:
+        return {}
+
+    def profile(self, name: str) -> Profile:
+        """What the values of a column are; each fact is found once."""
+        return self._profiles.setdefault(name, Profile(self.arrow[name]))
 
     def where(self, row: int) -> dict[str, str | int]:
         """File and row of row number `row`, as a Finding states them."""

@@ -21,11 +21,7 @@ from surefit.data.column_values import (
     is_derived,
     is_good,
     is_metadata,
-    is_prose,
-    sample,
     texts_in,
-    value_counts,
-    varies,
     word_set,
     words_of,
 )
@@ -197,7 +193,7 @@ def check_meanings(
 
 def _find_judgements(table: Table, column: str, roles: Roles) -> Evidence:
     """Two values of which one marks bad answers."""
-    counts = value_counts(table, column)
+    counts = table.profile(column).counts or {}
     judged = {value: is_good(value) for value in counts} if len(counts) <= 2 else {}
     bad = [value for value, good in judged.items() if good is False]
     if len(bad) != 1 or None in judged.values():
@@ -218,14 +214,15 @@ def _find_scores(table: Table, column: str, roles: Roles) -> Evidence:
         kind = kind.value_type
     if is_metadata(column) or has_words(column, CHOSEN | REJECTED):
         return None
-    if not is_number(kind) or not varies(table, column):
+    profile = table.profile(column)
+    if not is_number(kind) or not profile.varies:
         return None
-    counts = value_counts(table, column)
-    if not counts:
+    if not profile.is_scalar:
         return "it has lists of scores", ""
+    low, high = profile.range
     return (
-        f"it has {len(counts)} different scores of the answers, from {min(counts):g} to "
-        f"{max(counts):g}. Preference tuning is not available yet",
+        f"it has {profile.num_distinct} different scores of the answers, from {low:g} to "
+        f"{high:g}. Preference tuning is not available yet",
         "",
     )
 
@@ -233,7 +230,7 @@ def _find_scores(table: Table, column: str, roles: Roles) -> Evidence:
 def _adds_text(table: Table, column: str, roles: Roles) -> str | None:
     """What a column of texts says that the columns which are read do not contain, in words."""
     read = [name for name in roles.values() if name in table.columns]
-    if is_metadata(column) or not is_prose(table, column) or is_derived(table, column, read):
+    if is_metadata(column) or not table.profile(column).is_prose or is_derived(table, column, read):
         return None
     words = {*words_of(column)}
     if words & DERIVED and any({*words_of(name)} <= words for name in read):
@@ -266,9 +263,9 @@ def _find_context(table: Table, column: str, roles: Roles) -> Evidence:
     """Texts, objects or lists of texts beside prompts; reasoning would give the answer away."""
     kind = table.column_type(column)
     beside = f", beside {', '.join(map(repr, roles.values()))}"
-    if is_list(kind) and holds_answers(kind) and varies(table, column):
+    if is_list(kind) and holds_answers(kind) and table.profile(column).varies:
         return f"it has lists of texts{beside}", ""
-    if is_object(kind) and any(map(texts_in, sample(table, column))):
+    if is_object(kind) and any(map(texts_in, table.profile(column).first)):
         return f"it has objects with texts{beside}", ""
     found = _adds_text(table, column, roles)
     role = "system" if "messages" in roles else "input"
@@ -282,7 +279,7 @@ def _find_context(table: Table, column: str, roles: Roles) -> Evidence:
 
 def _find_choices(table: Table, column: str, roles: Roles) -> Evidence:
     """Lists of texts of which the label or a short answer names one, without repeating it."""
-    lists = [texts_in(value) for value in sample(table, column)]
+    lists = [texts_in(value) for value in table.profile(column).first]
     longest = max(map(len, lists), default=0)
     target = _names_one(table, roles, longest)
     if target is None or min(map(len, lists)) < 2:
@@ -320,7 +317,7 @@ def _find_numbered_choice(table: Table, column: str, roles: Roles) -> Evidence:
 def _names_one(table: Table, roles: Roles, num_choices: int) -> str | None:
     """The target, if it holds numbers or letters of so many choices."""
     target = roles.get("label") or roles.get("answer") or roles.get("target")
-    named = value_counts(table, target) if target is not None else {}
+    named = (table.profile(target).counts or {}) if target is not None else {}
     fits = 1 < len(named) <= num_choices and all(len(str(name)) <= 2 for name in named)
     return target if fits else None
 
@@ -329,15 +326,15 @@ def _find_media(table: Table, column: str, roles: Roles) -> Evidence:
     """Images, or paths of files: a caption has spaces, a path seldom."""
     kind = table.column_type(column)
     holds = may_hold_images(kind, True) or (is_list(kind) and holds_answers(kind))
-    words = [text for value in sample(table, column) for text in texts_in(value)]
-    if not holds or not varies(table, column) or any(" " in word for word in words):
+    words = [text for value in table.profile(column).first for text in texts_in(value)]
+    if not holds or not table.profile(column).varies or any(" " in word for word in words):
         return None
     return "it has images, audio or video for the rows' texts", ""
 
 
 def _find_parts(table: Table, column: str, roles: Roles) -> Evidence:
     """The names of training and test sets."""
-    counts = value_counts(table, column) if is_text(table.column_type(column)) else {}
+    counts = table.profile(column).counts or {}
     if len(counts) < 2 or not {str(value).lower() for value in counts} <= PARTS:
         return None
     shown = ", ".join(f"{value!r} in {count} rows" for value, count in counts.items())
@@ -346,10 +343,10 @@ def _find_parts(table: Table, column: str, roles: Roles) -> Evidence:
 
 def _find_weights(table: Table, column: str, roles: Roles) -> Evidence:
     """Numbers that are not negative."""
-    counts = value_counts(table, column) if is_number(table.column_type(column)) else {}
-    if len(counts) < 2 or min(counts) < 0:
+    profile = table.profile(column)
+    if not is_number(profile.kind) or not profile.varies or profile.range[0] < 0:
         return None
-    return f"it has weights from {min(counts):g} to {max(counts):g}", ""
+    return f"it has weights from {profile.range[0]:g} to {profile.range[1]:g}", ""
 
 
 def _find_rival(table: Table, column: str, roles: Roles) -> Evidence:
@@ -363,7 +360,7 @@ def _find_rival(table: Table, column: str, roles: Roles) -> Evidence:
         differs = words_of(other)[:1] != ("label",) and _differ(table, column, other)
     else:
         read = [name for name in roles.values() if name in table.columns]
-        differs = is_prose(table, column) and not is_derived(table, column, read)
+        differs = table.profile(column).is_prose and not is_derived(table, column, read)
     one, two = (set_option(f"columns.{role}", name) for name in (column, other))
     found = f"by its name, it could be the {role} as well as {other!r}"
     return (found, f"Name the right one: {one}; or {two}.") if differs else None
@@ -371,12 +368,13 @@ def _find_rival(table: Table, column: str, roles: Roles) -> Evidence:
 
 def _differ(table: Table, column: str, other: str) -> bool:
     """Whether two columns, both of text or both of numbers, divide the rows differently."""
-    own, its = value_counts(table, column), value_counts(table, other)
-    alike = is_text(table.column_type(column)) == is_text(table.column_type(other))
-    if not alike or len(own) < 2 or not its:
+    own, its = table.profile(column), table.profile(other)
+    if is_text(own.kind) != is_text(its.kind) or not (own.is_scalar and its.is_scalar):
+        return False
+    if not own.varies or not its.num_distinct:
         return False
     pairs = table.arrow.select([column, other]).group_by([column, other]).aggregate([])
-    return bool(pairs.num_rows > max(len(own), len(its)))
+    return bool(pairs.num_rows > max(own.num_distinct, its.num_distinct))
 
 
 RIVAL = Meaning(COULD_BE_MEANT, _find_rival)

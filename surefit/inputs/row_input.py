@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from surefit.batches.field import Field
-from surefit.data.column_values import is_continuous
+from surefit.data.profile import Profile
 from surefit.data.table import Table
 from surefit.inputs.encoded_row import Encoding
 from surefit.inputs.encoder import Encoder
@@ -41,7 +41,7 @@ class RowInput:
     config: Callable[[Encoder], dict[str, Any]] = lambda encoder: {}
     """What the input sets in the config of a transformers model."""
     takes: Callable[[Table, Roles], bool] = lambda table, roles: True
-    holds_amounts: Callable[[Table, str], bool] = is_continuous
+    holds_amounts: Callable[[Profile], bool] = lambda labels: labels.is_continuous
     """Whether the labels beside such an input are amounts, rather than classes."""
     section: str | None = None
     """The section of the config whose `augment` changes such inputs in each epoch."""

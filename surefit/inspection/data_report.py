@@ -5,7 +5,6 @@ The layout is planned by the same function as in `check`, so what is shown is wh
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.config import Reading
-from surefit.data.column_types import describe_type
+from surefit.data.column_types import describe_type, is_list
 from surefit.data.data_rules import ROWS_RESHAPED
 from surefit.data.open_data import files_of, open_table, opener_of
+from surefit.data.profile import Profile
 from surefit.data.remote.remote_copy import reading_once
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_arrays import row_shape
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 24
 NUM_BARS = 8
+MAX_COUNTED = 1000
+"""Of more different values, none is shown."""
 SHOWN_FILES = 4
 
 
@@ -143,61 +145,40 @@ def _describe(column: ColumnReport) -> str:
 
 
 def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
-    """Read every row once and report on each column."""
-    hashes = hash_rows(table, table.columns)
-    counters: dict[str, dict[str, int]] = {name: {} for name in table.columns}
-    lengths = {name: array("q") for name in table.columns}
-    empty = dict.fromkeys(table.columns, 0)
-    for number, row in enumerate(table.rows()):
-        if number % 256 == 0:
-            progress("reading rows", number, table.num_rows)
-        for name, value in row.items():
-            if value is None or (hasattr(value, "__len__") and len(value) == 0):
-                empty[name] += 1
-            elif isinstance(value, str):
-                empty[name] += not value.strip()
-                lengths[name].append(len(value))
-            elif hasattr(value, "__len__"):
-                lengths[name].append(len(value))
-            counter = counters[name]
-            if isinstance(value, str | int | float) and len(counter) <= 1000:
-                key = str(value)[:60]
-                counter[key] = counter.get(key, 0) + 1
-    progress("reading rows", table.num_rows, table.num_rows)
-    return DataReport(
-        [redact(source.file) for source in table.sources],
-        table.num_rows,
-        table.num_rows - len(np.unique(hashes)),
-        [
-            _report(name, table, empty[name], np.array(lengths[name]), counters[name])
-            for name in table.columns
-        ],
-    )
+    """Report on each column by its Profile."""
+    duplicates = table.num_rows - len(np.unique(hash_rows(table, table.columns)))
+    columns = []
+    for number, name in enumerate(table.columns):
+        progress("reading columns", number, len(table.columns))
+        columns.append(_report(name, table.profile(name)))
+    progress("reading columns", len(columns), len(columns))
+    files = [redact(source.file) for source in table.sources]
+    return DataReport(files, table.num_rows, duplicates, columns)
 
 
-def _report(
-    name: str, table: Table, empty: int, lengths: Any, counter: dict[str, int]
-) -> ColumnReport:
-    few = 0 < len(counter) <= 1000 and len(counter) <= 0.5 * table.num_rows
-    common = sorted(counter.items(), key=lambda pair: -pair[1])[:8] if few else None
+def _report(name: str, profile: Profile) -> ColumnReport:
+    num_rows, counts, lengths = len(profile.values), profile.counts or {}, profile.lengths
+    few = 0 < len(counts) <= MAX_COUNTED and len(counts) <= 0.5 * num_rows
+    common = sorted(counts.items(), key=lambda pair: -pair[1])[:8] if few else None
     summary = histogram = None
     if len(lengths):
-        summary = {
-            "shortest": float(lengths.min()),
-            "median": float(np.median(lengths)),
-            "longest": float(lengths.max()),
-        }
-        if lengths.min() != lengths.max():
-            bars = min(NUM_BARS, int(lengths.max() - lengths.min()) + 1)
-            counts, edges = np.histogram(lengths, bins=bars)
-            histogram = [(int(edges[i]), int(edges[i + 1]), int(counts[i])) for i in range(bars)]
+        least, most = int(lengths.min()), int(lengths.max())
+        middle = float(np.median(lengths))
+        summary = {"shortest": float(least), "median": middle, "longest": float(most)}
+        if least != most:
+            bars, edges = np.histogram(lengths, bins=min(NUM_BARS, most - least + 1))
+            histogram = [
+                (int(low), int(high), int(count))
+                for low, high, count in zip(edges, edges[1:], bars, strict=False)
+            ]
+    empty = num_rows - len(lengths) if is_list(profile.kind) else len(profile.blanks())
     return ColumnReport(
         name,
-        describe_type(table.column_type(name)),
+        describe_type(profile.kind),
         empty,
         summary,
-        len(counter) if few else None,
-        dict(common) if common else None,
+        len(counts) if few else None,
+        {str(value)[:60]: count for value, count in common} if common else None,
         histogram,
     )
 

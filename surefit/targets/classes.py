@@ -17,7 +17,7 @@ import numpy as np
 
 from surefit.batches.field import Field
 from surefit.config import joint_parts
-from surefit.data.column_values import MAX_SHARE_OF_CLASSES
+from surefit.data.profile import MAX_SHARE_OF_CLASSES
 from surefit.data.written_values import read_number
 from surefit.findings import rule
 from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError

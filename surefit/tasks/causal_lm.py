@@ -9,7 +9,7 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.config import set_option
-from surefit.data.column_values import is_metadata, is_prose, words_of
+from surefit.data.column_values import is_metadata, words_of
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.data.unread_columns import SUBJECTS
@@ -112,7 +112,7 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         f"Column {column!r} has {table.num_rows} prompts, and no column "
         f"{known if others else 'has answers'}."
     )
-    texts = [n for n in others if is_prose(table, n) and SUBJECTS.isdisjoint(words_of(n))]
+    texts = [n for n in others if table.profile(n).is_prose and SUBJECTS.isdisjoint(words_of(n))]
     named = ""
     if texts:
         named = f", or name their column: --task sft {set_option('columns.answer', texts[0])}"

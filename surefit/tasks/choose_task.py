@@ -11,18 +11,12 @@ from surefit.data.cell_files import holds, is_class_map, kind_named
 from surefit.data.column_types import array_rank, describe_type, is_array, is_integer_list
 from surefit.data.column_values import (
     describes,
-    holds_amounts,
     holds_answers,
-    holds_classes,
-    is_binary,
-    is_continuous,
     is_identifier,
     is_metadata,
     is_named_as_label,
-    is_prose,
     likely_targets,
     may_be_label,
-    sample,
     tags_words,
 )
 from surefit.data.data_rules import MISSING_COLUMN
@@ -279,7 +273,7 @@ def ask_for_target(
     role = "text" if "text" in roles else "features"
     text, kind = roles[role], f"{role.removesuffix('s')}-classification"
     lines = [_line_for(table, role, text, name) for name in targets[:MOST_LINES]]
-    binary = [name for name in targets if is_binary(table, name)]
+    binary = [name for name in targets if table.profile(name).is_binary]
     if len(binary) > 1:
         roles = {role: text, "label": joint_name(binary)}
         lines.insert(0, f"To predict all of them: {options(kind, roles)}.")
@@ -325,16 +319,18 @@ def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
     kinds = {name: kind_named(table, name, lambda kind: kind.decoded) for name in table.columns}
     files = {name: kind.role for name, kind in kinds.items() if kind is not None}
     columns = [name for name in table.columns if not is_identifier(name) and name not in files]
-    prose = [name for name in columns if not is_metadata(name) and is_prose(table, name)]
+    prose = [name for name in columns if not is_metadata(name) and table.profile(name).is_prose]
     labels = _label_columns(table, [name for name in columns if name not in prose])
     for name, role in files.items():
         for label in labels:
             yield _task_for(table, label, role), {role: name, "label": label}
     if prose and labels:
         pair = {"text_pair": prose[1]} if len(prose) == 2 else {}
-        text = {"text": max(prose, key=lambda name: sum(map(len, sample(table, name))))}
+        text = {"text": max(prose, key=lambda name: sum(map(len, table.profile(name).first)))}
         text = {"text": prose[0], **pair} if pair else text
-        binary = [name for name in table.columns if name in labels and is_binary(table, name)]
+        binary = [
+            name for name in table.columns if name in labels and table.profile(name).is_binary
+        ]
         if len(binary) > 1:
             yield "text-classification", {**text, "label": joint_name(binary)}
         for name in labels:
@@ -372,7 +368,7 @@ def _array_readings(
         if inner > 1 and rank in (inner, inner + 1):
             yield "image-segmentation", {"image": column, "label": target}
         elif inner <= 1 and rank > 2:
-            amounts = holds_amounts(table, target, whole=False)
+            amounts = table.profile(target).holds_amounts(whole=False)
             task = "regression" if amounts else "image-classification"
             yield task, {"image": column, "label": target}
         elif inner <= 1 and inner <= rank:
@@ -383,14 +379,14 @@ def _label_columns(table: Table, columns: Sequence[str]) -> list[str]:
     """Columns of classes or amounts: those named as labels first, then the last, then binary."""
     named = [name for name in columns if is_named_as_label(table, name)]
     rest = [name for name in reversed(columns) if name not in named and not describes(name)]
-    classes = [name for name in rest if holds_classes(table, name)]
-    amounts = [name for name in rest if is_continuous(table, name)]
+    classes = [name for name in rest if table.profile(name).holds_classes]
+    amounts = [name for name in rest if table.profile(name).is_continuous]
     last = [name for name in rest[:1] if name in (*classes, *amounts)]
-    binary = [name for name in classes if is_binary(table, name)]
+    binary = [name for name in classes if table.profile(name).is_binary]
     return [*dict.fromkeys([*named, *last, *binary, *classes, *amounts])]
 
 
 def _task_for(table: Table, label: str, role: str = "text") -> str:
     """The task that learns a label of this kind of input."""
     kind = f"{role.removesuffix('s')}-classification"
-    return "regression" if is_continuous(table, label) else kind
+    return "regression" if table.profile(label).is_continuous else kind

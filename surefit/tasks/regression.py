@@ -12,7 +12,6 @@ from surefit.config import joint_parts
 from surefit.core.float64 import to_float64
 from surefit.data.cell_files import AUDIO, IMAGES, FileKind
 from surefit.data.column_types import list_axes
-from surefit.data.column_values import is_continuous
 from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
 from surefit.inputs.audio.audio_format import AUDIO_INPUT
@@ -80,8 +79,9 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     ):
         return False  # the numbers of rows, rather than amounts
     given = next((each for each in INPUTS if each.role in roles), INPUTS[-1])
-    amounts = is_continuous if given.role == "features" else given.holds_amounts
-    return amounts(table, label) and given.takes(table, roles)
+    numbers = table.profile(label)
+    is_amount = numbers.is_continuous if given.role == "features" else given.holds_amounts(numbers)
+    return is_amount and given.takes(table, roles)
 
 
 def loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:

@@ -97,7 +97,7 @@ def row_task(name: str, inputs: tuple[RowInput, ...], target: RowTarget, **more:
 
     def takes(table: Table, roles: Roles) -> bool:
         given = input_of(roles)
-        return given.takes(table, roles) and not given.holds_amounts(table, roles["label"])
+        return given.takes(table, roles) and not given.holds_amounts(table.profile(roles["label"]))
 
     spec = TaskSpec(
         name,

@@ -11,7 +11,6 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.data.column_types import is_dialogue, is_text_list
-from surefit.data.column_values import sample
 from surefit.data.roles import Role
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
@@ -279,7 +278,7 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
     column = roles.get("messages")
     if column is None or "answer" in roles or not is_dialogue(table.column_type(column)):
         return
-    dialogues = [turns for turns in sample(table, column) if any(map(is_answer, turns))]
+    dialogues = [turns for turns in table.profile(column).first if any(map(is_answer, turns))]
     open_ended = [turns for turns in dialogues if is_prompt(turns[-1])]
     if len(open_ended) <= 0.5 * len(dialogues):
         return

@@ -24,15 +24,11 @@ CASES = [
     ),
     for_bert("not SF235: class named none", classes(lambda n, label: "none" if n % 3 else label)),
     for_bert(
-        "class numbers of a subset",
-        classes(lambda n, label: (3, 5, 8)[n % 3]),
-        also=("class numbers between",),
+        "not SF234: frequent classes that differ in case",
+        classes(lambda n, label: ("hid", "hId", "vis")[n % 3], 120),
     ),
-    for_vit(
-        "image classes of a subset",
-        {"a.npz": images(60, lambda n: (0, 2, 5)[n % 3])},
-        also=("class numbers between",),
-    ),
+    for_bert("class numbers of a subset", classes(lambda n, label: (3, 5, 8)[n % 3])),
+    for_vit("image classes of a subset", {"a.npz": images(60, lambda n: (0, 2, 5)[n % 3])}),
     for_vit(
         "rare image classes",
         {

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from surefit.batches.field import Field
 from surefit.data.cell_files import AUDIO, is_empty, names_files
 from surefit.data.column_types import is_text
-from surefit.data.column_values import holds_amounts
+from surefit.data.profile import Profile
 from surefit.data.several_columns import extra_roles
 from surefit.data.table import Table
 from surefit.inputs.audio.audio_files import Waveform, read_waveform
@@ -292,6 +292,6 @@ AUDIO_INPUT = RowInput(
     AudioReader,
     audio_config,
     takes=holds_audio,
-    holds_amounts=partial(holds_amounts, whole=False),
+    holds_amounts=partial(Profile.holds_amounts, whole=False),
     section="audio",
 )

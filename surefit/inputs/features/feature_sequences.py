@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.column_values import holds_amounts
 from surefit.data.data_rules import WRONG_SHAPE
+from surefit.data.profile import Profile
 from surefit.findings import note
 from surefit.inputs.encoded_row import (
     DropReason,
@@ -187,7 +187,7 @@ FEATURES = RowInput(
     encode_steps,
     feature_fields,
     reader=Reader,
-    holds_amounts=holds_amounts,
+    holds_amounts=Profile.holds_amounts,
     section="features",
     is_sequence=lambda encoder: not are_vectors(encoder),
 )

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from surefit.batches.field import Field
 from surefit.data.cell_files import IMAGES, names_files
 from surefit.data.column_types import CHANNELS, is_text
-from surefit.data.column_values import holds_amounts
 from surefit.data.data_rules import UNREADABLE_MEDIA
+from surefit.data.profile import Profile
 from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
@@ -391,6 +391,6 @@ IMAGE = RowInput(
     "AutoModelForImageClassification",
     ImageReader,
     takes=holds_images,
-    holds_amounts=partial(holds_amounts, whole=False),
+    holds_amounts=partial(Profile.holds_amounts, whole=False),
     section="image",
 )
