@@ -6,35 +6,35 @@ row number; then the probes are run on its model with its own loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from surefit.batches.collate import collate
+from surefit.batches.field import IGNORE_INDEX, well_known_fields
+from surefit.checks.causal_labels import KnownTokens
 from surefit.checks.ledger import Ledger
 from surefit.checks.module_checks import NOTHING_TRAINABLE, check_trainable
-from surefit.checks.trainer_batches import (
+from surefit.checks.probes.model_probes import run_probes
+from surefit.checks.probes.model_profile import ModelProfile, differ, tolerance
+from surefit.checks.trainer_rows import (
     STREAMED_ROWS,
-    CollatorFailedError,
+    RowTally,
     TrainerBatch,
-    find_bos,
-    find_tokenizer,
+    describe_failure,
+    find_sequences,
+    is_causal,
     is_stream,
     iter_batches,
-    known_tokens,
 )
-from surefit.checks.trainer_probes import has_own_loss, is_of_library, probe_trainer
-from surefit.checks.trainer_rows import RowTally
-from surefit.errors import UsageError, message_of
-from surefit.explainer import explain
+from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, has_errors, note, part_notes, rule
-
-COLLATOR_FAILED = rule(
-    "SF720",
-    "error",
-    "the data collator fails",
-    why="It pads only the columns it knows, or the rows have different shapes.",
-    fix="Use data_collator=surefit.Collator(tokenizer): it pads every column by length.",
-)
+from surefit.models.transformers_models import MODEL_FAILED
+from surefit.speed.numerics import preserved_state
 
 ACCUMULATION_WEIGHTS = rule(
     "SF725",
@@ -46,6 +46,25 @@ ACCUMULATION_WEIGHTS = rule(
     ),
     fix="Let forward take num_items_in_batch, or use a loss that is a sum over a count.",
 )
+
+
+PACKED_ROWS_MIX = rule(
+    "SF726",
+    "error",
+    "packed rows see each other",
+    why=(
+        "The batch packs rows, and the model's attention does not keep them apart: each "
+        "row is predicted from the rows before it."
+    ),
+    fix=(
+        "Load the model with attn_implementation='sdpa' or a flash attention that reads "
+        "position_ids, or set packing=False and padding_free=False."
+    ),
+)
+
+PROBED_ROWS = 4
+PACKED_TOKENS = 512
+"""Tokens of a batch without padding that are compared."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +99,9 @@ def check_trainer(trainer: Any) -> Checkup:
                 f"trainer is a {type(trainer).__name__} without {name}.",
                 "Pass a transformers.Trainer, or one of TRL's, that is ready to train.",
             )
-    tokenizer = find_tokenizer(trainer)
-    known = known_tokens(trainer, tokenizer)
-    tally = RowTally(trainer.model, known, find_bos(trainer, tokenizer))
+    tokenizer = _find_tokenizer(trainer)
+    known = _known_tokens(trainer, tokenizer)
+    tally = RowTally(trainer.model, known, _find_bos(trainer, tokenizer))
     richest: TrainerBatch | None = None
     failed: list[Finding] = []
     try:
@@ -91,8 +110,8 @@ def check_trainer(trainer: Any) -> Checkup:
             ragged = _is_ragged(batch.tensors)
             if richest is None or (ragged and not _is_ragged(richest.tensors)):
                 richest = batch
-    except CollatorFailedError as error:
-        failed = [_describe_failure(error)]
+    except FindingError as error:
+        failed = [*error.findings]
     found = [
         *failed,
         *check_columns(trainer),
@@ -109,25 +128,53 @@ def check_trainer(trainer: Any) -> Checkup:
     return Checkup(*part_notes(found), tally.ledger(num_rows))
 
 
+def _find_tokenizer(trainer: Any) -> Any:
+    """The tokenizer of a trainer: its processing class, or what its collator pads with."""
+    collator = trainer.data_collator
+    holders = [getattr(trainer, "processing_class", None)]
+    holders += [getattr(collator, n, None) for n in ("tokenizer", "processing_class", "processor")]
+    for holder in holders:
+        tokenizer = getattr(holder, "tokenizer", holder)
+        if getattr(tokenizer, "eos_token_id", None) is not None:
+            return tokenizer
+    return None
+
+
+def _known_tokens(trainer: Any, tokenizer: Any) -> KnownTokens:
+    """pad and the tokens that end a text: the tokenizer's, else the model's."""
+    generation = getattr(trainer.model, "generation_config", None)
+    config = getattr(trainer.model, "config", None)
+    pad = getattr(trainer.data_collator, "pad_token_id", None)
+    if tokenizer is None:
+        pads = [pad, *(getattr(holder, "pad_token_id", None) for holder in (config, generation))]
+        ends = {*_ids(getattr(config, "eos_token_id", None))}
+        ends |= {*_ids(getattr(generation, "eos_token_id", None))}
+        return KnownTokens(next((p for p in pads if p is not None), None), frozenset(ends), None)
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    more = (number for number, token in added if getattr(token, "special", False))
+    special = frozenset({*tokenizer.all_special_ids, *more})
+    stops = {*_ids(getattr(generation, "eos_token_id", None))} & special
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else pad
+    return KnownTokens(pad, frozenset({*_ids(tokenizer.eos_token_id)} | stops - {pad}), special)
+
+
+def _find_bos(trainer: Any, tokenizer: Any) -> int | None:
+    """The token that begins a text."""
+    holder = tokenizer if tokenizer is not None else getattr(trainer.model, "config", None)
+    bos = getattr(holder, "bos_token_id", None)
+    return bos if isinstance(bos, int) else None
+
+
+def _ids(value: Any) -> Iterable[int]:
+    if value is None:
+        return ()
+    return [int(value)] if isinstance(value, int) else [int(each) for each in value]
+
+
 def _is_ragged(batch: Mapping[str, Any]) -> bool:
     """Whether the rows of a batch have different lengths."""
     mask = batch.get("attention_mask")
     return mask is not None and mask.ndim == 2 and bool((mask.sum(1) != mask.shape[1]).any())
-
-
-def _describe_failure(failure: CollatorFailedError) -> Finding:
-    """What the collator raised, with its cause if that is known."""
-    error, rows = failure.__cause__, failure.rows
-    assert isinstance(error, Exception)
-    lines = message_of(error).strip().splitlines() or [""]
-    message = (
-        f"The data collator fails on rows {rows[0]} to {rows[-1]}: "
-        f"{type(error).__name__}: {lines[0][:200]}"
-    )
-    cause = explain(error)
-    if cause.known:
-        message += f" Cause: {cause.title} ({cause.code}). {' '.join(cause.derived)}".rstrip()
-    return COLLATOR_FAILED.finding(message, row=rows[0])
 
 
 def _check_optimizer(trainer: Any) -> Iterator[Finding]:
@@ -244,3 +291,127 @@ def _is_aligned(value: Any, row: Mapping[str, Any]) -> bool:
         return False
     numbers: Any = value.tolist() if hasattr(value, "tolist") else value
     return len(value) == len(ids) > 1 and all(isinstance(n, int | float) for n in numbers)
+
+
+def probe_trainer(trainer: Any, batch: TrainerBatch, known: KnownTokens) -> list[Finding]:
+    """What the probes find on a few rows of a batch; first, whether the model takes it at all."""
+    device = trainer.args.device
+    tensors = {name: value.to(device) for name, value in batch.tensors.items()}
+    flat = batch.positions is not None
+    rows = _pad_again(batch, known, device) if flat else _first_rows(tensors)
+    profile = _profile(trainer, rows, known)
+    try:
+        _ = profile.together
+    except Exception as error:
+        message, fix = describe_failure("The model fails on a batch of the trainer", error)
+        return [MODEL_FAILED.finding(message, fix=fix)]
+    found = _check_packing(trainer, tensors, batch) if flat else []
+    skipped = ("additive",) if has_own_loss(trainer) or "labels" not in rows else ()
+    return found + run_probes(profile, skipped=skipped)
+
+
+def _first_rows(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """A few rows; of preference data, labels in place of the mask of its answers."""
+    lead = tensors["input_ids"] if "input_ids" in tensors else next(iter(tensors.values()))
+    rows = {
+        name: value[:PROBED_ROWS]
+        for name, value in tensors.items()
+        if value.ndim and len(value) == len(lead)
+    }
+    completion = rows.pop("completion_mask", None)
+    if completion is not None and "labels" not in rows:
+        ids = rows["input_ids"]
+        labels = ids.masked_fill(completion == 0, IGNORE_INDEX)
+        rows = {"input_ids": ids, "attention_mask": rows["attention_mask"], "labels": labels}
+    return rows
+
+
+def _pad_again(batch: TrainerBatch, known: KnownTokens, device: Any) -> dict[str, Any]:
+    """The first sequences of a batch without padding as a padded batch."""
+    import torch
+
+    rows = [
+        {"input_ids": each.ids, "labels": each.ids if each.labels is None else each.labels}
+        for each in find_sequences(batch, known.pad)[:PROBED_ROWS]
+    ]
+    columns = collate(rows, well_known_fields(known.pad or 0))
+    return {name: torch.from_numpy(value).to(device) for name, value in columns.items()}
+
+
+def _check_packing(trainer: Any, tensors: Mapping[str, Any], batch: TrainerBatch) -> list[Finding]:
+    """Each row of a batch without padding must give the logits that it gives alone."""
+    import torch
+
+    positions = batch.positions
+    assert positions is not None
+    starts = [*np.flatnonzero(positions == 0).tolist(), len(positions)]
+    ends = [end for end in starts[1:] if end <= PACKED_TOKENS][: PROBED_ROWS - 1]
+    if len(ends) < 2:
+        return []
+    cut = {name: tensors[name][:, : ends[-1]] for name in ("input_ids", "position_ids")}
+    with torch.no_grad(), preserved_state(trainer.model):
+        together = getattr(trainer.model(**cut), "logits", None)
+        if together is None:
+            return []
+        alone = trainer.model(input_ids=cut["input_ids"][:, ends[-2] : ends[-1]]).logits
+    change = differ(together[:, ends[-2] : ends[-1]], alone)
+    if change <= tolerance(together):
+        return []
+    message = (
+        f"Row {batch.rows[0]} and the rows packed with it: the outputs of a packed row change by "
+        f"{change:.2g} of their size when it is alone."
+    )
+    return [PACKED_ROWS_MIX.finding(message, row=batch.rows[0])]
+
+
+def has_own_loss(trainer: Any) -> bool:
+    """Whether the loss is the user's own function or method."""
+    return trainer.compute_loss_func is not None or not is_of_library(type(trainer).compute_loss)
+
+
+def is_of_library(method: Any) -> bool:
+    """Whether a method is that of transformers or TRL."""
+    return str(getattr(method, "__module__", "")).split(".")[0] in ("transformers", "trl")
+
+
+def _profile(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> ModelProfile:
+    """The trainer's model and loss."""
+    labels = rows.get("labels")
+    ids = rows.get("input_ids")
+    tokens = labels is not None and ids is not None and labels.shape == ids.shape
+    causal = tokens and is_causal(trainer.model)
+    return ModelProfile(
+        trainer.model,
+        rows,
+        forward=partial(_own_outputs, trainer)
+        if has_own_loss(trainer)
+        else lambda batch: trainer.model(**batch),
+        loss=partial(_sum_of_mean, causal),
+        fields=well_known_fields(known.pad or 0),
+        causal=causal,
+    )
+
+
+def _own_outputs(trainer: Any, batch: Mapping[str, Any]) -> Any:
+    """Outputs with the loss that the trainer computes for a batch."""
+    labels = batch.get("labels")
+    count = int((labels != IGNORE_INDEX).sum()) if labels is not None else len(batch)
+    loss, outputs = trainer.compute_loss(
+        trainer.model, dict(batch), return_outputs=True, num_items_in_batch=count
+    )
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    return SimpleNamespace(logits=getattr(outputs, "logits", logits), loss=loss)
+
+
+def _sum_of_mean(causal: bool, outputs: Any, batch: Mapping[str, Any]) -> tuple[Any, int]:
+    """The model's own mean loss as a sum over the targets that it counts.
+
+    A causal model has no prediction for the first token of a row.
+    """
+    labels = batch.get("labels")
+    if labels is None or labels.ndim < 2 or labels.is_floating_point():
+        count = len(next(iter(batch.values())))
+    else:
+        count = int((labels[:, 1 if causal else 0 :] != IGNORE_INDEX).sum())
+    loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs.loss
+    return (loss * count if count else loss.new_zeros(())), count

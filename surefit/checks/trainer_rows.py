@@ -1,12 +1,14 @@
-"""The rows of someone else's trainer, counted: tokens, labels, and each kind of fault."""
+"""The rows of someone else's trainer, as its collator batches them: tokens, labels and faults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.causal_labels import (
@@ -27,10 +29,19 @@ from surefit.checks.encoded_rows import (
 )
 from surefit.checks.ledger import Ledger
 from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
-from surefit.checks.trainer_batches import TrainedSequence, TrainerBatch, find_sequences
+from surefit.errors import describe_error
+from surefit.explainer import explain
 from surefit.findings import Finding, Rule, rule
 from surefit.inputs.encoded_row import DropReason
 from surefit.speed.sparse_head import find_input_embedding
+
+COLLATOR_FAILED = rule(
+    "SF720",
+    "error",
+    "the data collator fails",
+    why="It pads only the columns it knows, or the rows have different shapes.",
+    fix="Use data_collator=surefit.Collator(tokenizer): it pads every column by length.",
+)
 
 ROWS_WITHOUT_LABELS = rule(
     "SF721",
@@ -58,6 +69,127 @@ SAME_ANSWERS = rule(
     why="The loss of such a pair has no gradient, or only that of its regularisation.",
     fix="Remove these rows, or correct one of the two answers.",
 )
+
+STREAMED_ROWS = 1000
+"""Rows of a stream that are looked at."""
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TrainerBatch:
+    """One batch of the collator, and the numbers of the rows it was made from."""
+
+    rows: range
+    lengths: tuple[int, ...]
+    """Tokens of each row before it was collated; empty where they are not known."""
+    tensors: Mapping[str, Any]
+
+    @property
+    def positions(self) -> Ids | None:
+        """Where each token is in its sequence, in a batch without padding; else None."""
+        ids, positions = self.tensors.get("input_ids"), self.tensors.get("position_ids")
+        if ids is None or positions is None or "attention_mask" in self.tensors:
+            return None
+        return _numpy(positions[0]) if positions.shape == ids.shape and len(ids) == 1 else None
+
+
+@dataclass(frozen=True)
+class TrainedSequence:
+    """The tokens of one sequence, what is learned of them, and the row it comes from."""
+
+    row: int
+    ids: Ids
+    labels: Ids | None
+    mask: npt.NDArray[np.bool_] | None
+
+
+def iter_batches(trainer: Any) -> Iterator[TrainerBatch]:
+    """The batches of all rows in their order; of a stream, those of its first rows."""
+    size = max(2, int(trainer.args.per_device_train_batch_size))
+    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, "training")
+    start = 0
+    rows = _rows(trainer.train_dataset)
+    while chunk := list(islice(rows, size)):
+        numbers = range(start, start + len(chunk))
+        try:
+            batch = collate(chunk)
+        except Exception as error:
+            what = f"The data collator fails on rows {start} to {numbers[-1]}"
+            message, _ = describe_failure(what, error)
+            raise COLLATOR_FAILED.error(message, row=start) from error
+        ids = [row.get("input_ids") if isinstance(row, Mapping) else None for row in chunk]
+        lengths = tuple(len(each) for each in ids if isinstance(each, Sized))
+        tensors = {name: value for name, value in batch.items() if hasattr(value, "shape")}
+        yield TrainerBatch(numbers, lengths if len(lengths) == len(chunk) else (), tensors)
+        start += len(chunk)
+
+
+def describe_failure(what: str, error: Exception) -> tuple[str, str]:
+    """A message with what was raised and its cause, and the fix, if these are known."""
+    message, cause = f"{what}: {describe_error(error)[:300]}", explain(error)
+    if cause.known:
+        message += f" Cause: {cause.title} ({cause.code}). {' '.join(cause.derived)}".rstrip()
+    return message, cause.fix or ""
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether a data set can only be read from its beginning."""
+    return not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__")
+
+
+def _rows(dataset: Any) -> Iterator[Any]:
+    if is_stream(dataset):
+        return islice(iter(dataset), STREAMED_ROWS)
+    return (dataset[row] for row in range(len(dataset)))
+
+
+def find_sequences(batch: TrainerBatch, pad: int | None) -> list[TrainedSequence]:
+    """The sequences of a batch of tokens; packed ones are taken apart."""
+    ids, labels = batch.tensors.get("input_ids"), batch.tensors.get("labels")
+    if ids is None or ids.ndim != 2:
+        return []
+    ids = _numpy(ids)
+    completion, mask = batch.tensors.get("completion_mask"), batch.tensors.get("attention_mask")
+    learned: Ids | None = None
+    if labels is not None and tuple(labels.shape) == ids.shape and not labels.is_floating_point():
+        learned = _numpy(labels)
+    elif completion is not None and tuple(completion.shape) == ids.shape:  # TRL's preference data
+        learned = np.where(_numpy(completion) != 0, ids, IGNORE_INDEX)
+    if batch.positions is not None:
+        return list(_unpack(batch, batch.positions, ids[0], learned, pad))
+    seen = _numpy(mask) != 0 if mask is not None and tuple(mask.shape) == ids.shape else None
+    return [
+        TrainedSequence(
+            # preference data has all chosen sequences, then all rejected ones
+            batch.rows[place % len(batch.rows) if len(ids) % len(batch.rows) == 0 else 0],
+            ids[place],
+            learned[place] if learned is not None else None,
+            seen[place] if seen is not None else None,
+        )
+        for place in range(len(ids))
+        if ids.shape[1]
+    ]
+
+
+def _unpack(
+    batch: TrainerBatch, positions: Ids, ids: Ids, labels: Ids | None, pad: int | None
+) -> Iterator[TrainedSequence]:
+    """The sequences of a batch without padding: each begins at position 0."""
+    starts = np.flatnonzero(positions == 0)
+    ends = np.append(starts[1:], len(ids))
+    row_ends = np.cumsum(batch.lengths) if batch.lengths else np.asarray([len(ids)])
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        filled = end - start == 1 and ids[start] == pad and start >= row_ends[-1]
+        if filled:  # to a multiple of some length
+            continue
+        row = int(np.searchsorted(row_ends, start, side="right"))
+        of = labels[0, start:end] if labels is not None else None
+        yield TrainedSequence(batch.rows[min(row, len(batch.rows) - 1)], ids[start:end], of, None)
+
+
+def _numpy(tensor: Any) -> Ids:
+    return np.asarray(tensor.detach().cpu().numpy(), np.int64)
 
 
 @dataclass
@@ -126,22 +258,16 @@ class RowTally:
                 learning.add(each.row)
             last = each.ids[real][-1:]
             self.ending_sequences += bool(len(last) and last[0] in self.known.ends)
-        self._check_width(sequences)
+        width = max(len(each.ids) for each in sequences)
+        if ROWS_EXCEED_POSITIONS not in self.hits and width > (self.max_positions or width):
+            example = f"{width:,} tokens with its padding"  # no row does so without it
+            self._hit(ROWS_EXCEED_POSITIONS, width, sequences[0].row, example)
         self.num_sequences += len(sequences)
         self.rows_learning_eos += len(learning)
         if self.causal and sequences[0].labels is not None:
             self.labels.add(rows, [each.row for each in sequences])
             if "labels" not in batch.tensors:
                 self.trained_tokens += int((rows.labels != IGNORE_INDEX).sum())
-
-    def _check_width(self, sequences: list[TrainedSequence]) -> None:
-        """Padding may exceed the positions where no row does."""
-        width = max(len(each.ids) for each in sequences)
-        if self.max_positions is None or width <= self.max_positions:
-            return
-        if ROWS_EXCEED_POSITIONS not in self.hits:
-            example = f"{width:,} tokens with its padding"
-            self._hit(ROWS_EXCEED_POSITIONS, width, sequences[0].row, example)
 
     def _check_ids(self, each: TrainedSequence, real: Any) -> None:
         ids = each.ids
@@ -201,9 +327,7 @@ class RowTally:
     def findings(self) -> Iterator[Finding]:
         """What the rows showed, all of them counted."""
         sizes = {
-            TOKEN_OUT_OF_VOCABULARY: f"the vocabulary has {self.vocab_size:,} tokens"
-            if self.vocab_size
-            else "",
+            TOKEN_OUT_OF_VOCABULARY: f"the vocabulary has {self.vocab_size or 0:,} tokens",
             ROWS_EXCEED_POSITIONS: f"the model has {self.max_positions} positions",
             LABEL_OUT_OF_RANGE: f"the model has {getattr(self._config, 'num_labels', 0)} classes",
         }
@@ -215,7 +339,8 @@ class RowTally:
             SAME_ANSWERS: "have the same tokens as chosen and as rejected answer",
             ROWS_WITHOUT_LABELS: "have no labelled token",
         }
-        if self.rows and self.trained_tokens == 0 and self._has_labels:
+        has_labels = self.targets_per_batch or self.labels.rows
+        if self.rows and self.trained_tokens == 0 and has_labels:
             message = f"None of {self.rows:,} rows has a label: the loss would be 0 or NaN."
             yield NOTHING_LABELLED.finding(message, row=0)
             self.hits.pop(ROWS_WITHOUT_LABELS, None)
@@ -227,10 +352,6 @@ class RowTally:
             yield found.finding(message, row=hits.first[0])
         if self.trained_tokens and TOKEN_OUT_OF_VOCABULARY not in self.hits:
             yield from self._label_findings()
-
-    @property
-    def _has_labels(self) -> bool:
-        return bool(self.targets_per_batch or self.labels.rows)
 
     def _label_findings(self) -> Iterator[Finding]:
         """Labels against tokens; in a trainer, labels count wherever they are."""
