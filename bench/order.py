@@ -161,7 +161,7 @@ def plain_shuffle() -> Iterator[None]:
     """Rows in the order of torch's `randperm`, cut as they come, instead of surefit's order."""
     import torch
 
-    from surefit.batches.keyed_permutation import RowOrder
+    from surefit.batches.cut_steps import RowOrder
 
     def rows(order: RowOrder, first: int, end: int) -> Any:
         chance = torch.Generator().manual_seed(1_000 * order.seed + order.epoch)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.collate import Array, Side, collate, pad_stack, pad_token_id, starts_in_time
-from surefit.batches.field import SEQUENCES, Field, find_misalignment, well_known_fields
+from surefit.batches.field import (
+    SEQUENCES,
+    Field,
+    describe_misalignment,
+    find_misalignment,
+    well_known_fields,
+)
 from surefit.errors import SurefitError
 
 if TYPE_CHECKING:
@@ -24,11 +30,14 @@ class CollateError(SurefitError, ValueError):
 
 
 def as_rows(features: Any) -> list[dict[str, Any]]:
-    if hasattr(features, "to_pylist"):  # a pyarrow Table or RecordBatch
-        features = features.to_pylist()
     if isinstance(features, Mapping):
         features = _rows_of_columns(features)
-    rows = [_as_row(row, place) for place, row in enumerate(features)]
+    elif hasattr(features, "to_pylist"):  # a pyarrow Table or RecordBatch
+        features = features.to_pylist()
+    plain: list[Any] = []
+    for row in features:
+        plain += row.to_pylist() if hasattr(row, "to_pylist") else [row]  # slices of a Table
+    rows = [_as_row(row, place) for place, row in enumerate(plain)]
     if not rows:
         raise CollateError(
             "Expected at least one row, found none.", "Pass a list with at least one row."
@@ -48,13 +57,6 @@ def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _as_row(row: Any, place: int) -> dict[str, Any]:
-    if hasattr(row, "num_rows"):  # one-row Arrow slices
-        if row.num_rows != 1:
-            raise CollateError(
-                f"row {place}: expected a table of one row, found one of {row.num_rows}.",
-                "Pass the whole table, or slices of one row each.",
-            )
-        row = row.to_pylist()[0]
     if hasattr(row, "as_py"):  # a pyarrow StructScalar
         row = row.as_py()
     if not isinstance(row, Mapping):
@@ -325,10 +327,10 @@ def _fits(spec: Field, column: Sequence[Array]) -> bool:
 def _refuse_misaligned(arrays: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]) -> None:
     for row in range(len(next(iter(arrays.values())))):
         lengths = {name: len(column[row]) for name, column in arrays.items() if column[row].ndim}
-        fault = find_misalignment(lengths, fields, row)
+        fault = find_misalignment(lengths, fields)
         if fault is not None:
             raise CollateError(
-                f"{fault}.",
+                f"row {row}: {describe_misalignment(*fault)}.",
                 "Create both from the same tokens; copying the column another way does not help. "
                 "For a column of another length, pass fields={...: Field(...)}.",
             )

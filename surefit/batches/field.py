@@ -89,22 +89,6 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
     }
 
 
-@dataclass(frozen=True)
-class Misalignment:
-    """Two aligned columns of one row with different lengths."""
-
-    row: int
-    column: str
-    found: int
-    other: str
-    expected: int
-
-    def __str__(self) -> str:
-        return f"row {self.row}: " + describe_misalignment(
-            self.column, self.found, self.other, self.expected
-        )
-
-
 def describe_misalignment(column: str, found: int, other: str, expected: int) -> str:
     """The message about two aligned columns of different lengths."""
     return (
@@ -114,16 +98,14 @@ def describe_misalignment(column: str, found: int, other: str, expected: int) ->
 
 
 def find_misalignment(
-    lengths: Mapping[str, int], fields: Mapping[str, Field], row: int
-) -> Misalignment | None:
-    """The first column of a row whose length differs from the column it is aligned with."""
+    lengths: Mapping[str, int], fields: Mapping[str, Field]
+) -> tuple[str, int, str, int] | None:
+    """The first column of a row whose length differs from the column it is aligned with.
+
+    With the length, the other column and its length, as `describe_misalignment` takes them.
+    """
     for name, spec in fields.items():
-        other = spec.aligned_with
-        if (
-            other is not None
-            and name in lengths
-            and other in lengths
-            and lengths[name] != lengths[other]
-        ):
-            return Misalignment(row, name, lengths[name], other, lengths[other])
+        other = spec.aligned_with or ""
+        if name in lengths and lengths.get(other, lengths[name]) != lengths[name]:
+            return name, lengths[name], other, lengths[other]
     return None

@@ -69,11 +69,11 @@ def cast_columns(
             raise RowFaultError(MISSING_COLUMN, f"{shown} is missing", name)
         cast[name] = _cast(_as_array(given, spec, name, shown), spec, name, shown)
     lengths = {name: len(value) for name, value in cast.items() if value.ndim}
-    fault = find_misalignment(lengths, fields, 0)
+    fault = find_misalignment(lengths, fields)
     if fault is not None:
-        column, other = column_of(fault.column), column_of(fault.other)
-        message = describe_misalignment(column, fault.found, other, fault.expected)
-        raise RowFaultError(MISALIGNED_COLUMNS, message, fault.column)
+        name, found, other, expected = fault
+        message = describe_misalignment(column_of(name), found, column_of(other), expected)
+        raise RowFaultError(MISALIGNED_COLUMNS, message, name)
     return cast
 
 

@@ -55,11 +55,8 @@ class AuxiliaryLoss:
         def enter(_: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             return args, {**kwargs, "attention_mask": lengths}
 
-        hook = self.model.base_model.register_forward_pre_hook(enter, with_kwargs=True)
-        try:
+        with self.model.base_model.register_forward_pre_hook(enter, with_kwargs=True):
             yield
-        finally:
-            hook.remove()
 
     @contextmanager
     def _without_token_loss(self) -> Iterator[None]:
@@ -69,9 +66,8 @@ class AuxiliaryLoss:
             def leave(*_: Any) -> None:
                 stack.enter_context(CrossEntropies(zero=True))
 
-            hook = self.embedding.register_forward_hook(leave)
-            stack.callback(hook.remove)
-            yield
+            with self.embedding.register_forward_hook(leave):
+                yield
 
 
 def find_auxiliary_loss(module: Any) -> AuxiliaryLoss | None:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-LARGE_SHARE = 0.1
-"""Share of all parameters from which a child is a unit, in a module without repeated blocks."""
-
-
 def shard_module(
     module: nn.Module,
     mesh: DeviceMesh,
@@ -105,7 +101,7 @@ def find_units(module: nn.Module) -> list[nn.Module]:
     hold two copies of the parameter. Neither is a bare Linear: its output is a view, which FSDP
     lets nobody change in place, as `ReLU(inplace=True)` does.
     """
-    blocks = _named_blocks(module) or _listed_blocks(module) or _large_children(module)
+    blocks = _named_blocks(module) or _listed_blocks(module)
     outer = _outermost([b for b in blocks if b is not module and not isinstance(b, nn.Linear)])
     return [block for block in outer if _owns_its_parameters(block, module)]
 
@@ -125,26 +121,6 @@ def _listed_blocks(module: nn.Module) -> list[nn.Module]:
     """The parts of every ModuleList."""
     lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
     return [block for each in lists for block in each if not isinstance(block, nn.ModuleList)]
-
-
-def _large_children(module: nn.Module) -> list[nn.Module]:
-    least = LARGE_SHARE * _size(module)
-    # Of a part that is nearly all of the module, the parts within it are taken.
-    large = [p for p in _callable_parts(module) if least <= _size(p) <= _size(module) / 2]
-    return [part for part in large if part is not module]
-
-
-def _callable_parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and its parts, but for those of torch's layers, which read them without a call."""
-    yield module
-    is_layer = type(module).__module__.startswith("torch.nn.")
-    if not is_layer or isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict):
-        for child in module.children():
-            yield from _callable_parts(child)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _outermost(blocks: list[nn.Module]) -> list[nn.Module]:

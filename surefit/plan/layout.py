@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.collate import PADDING_FREE, Layout, starts_in_time
+from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
-from surefit.batches.keyed_permutation import MOST_BLOCK_ROWS, block_rows
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding
 from surefit.inputs.store import Store

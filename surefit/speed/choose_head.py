@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +13,6 @@ from torch.nn.functional import cross_entropy
 from surefit.core.float64 import to_float64
 from surefit.speed.numerics import preserved_state, relative_difference, tolerance_of
 from surefit.speed.sparse_head import LogitTransform, SparseHead, find_tied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHUNK_BYTES = 64 * 2**20
 """Target size of one chunk's logits: large enough for the GEMM to run at full speed."""
@@ -150,7 +146,8 @@ class _FullHead:
         def leave(module: nn.Module, inputs: Any, output: Any) -> None:
             raw.append(output)
 
-        with _hooked(self.embedding, enter, leave):
+        head = self.embedding
+        with head.register_forward_pre_hook(enter), head.register_forward_hook(leave):
             outputs = self.run(self.batch)
         return hidden, raw, getattr(outputs, "logits", None)
 
@@ -181,7 +178,7 @@ class _FullHead:
             return (self.hidden, *inputs[1:])
 
         try:
-            with _hooked(self.embedding, enter):
+            with self.embedding.register_forward_pre_hook(enter):
                 sparse = head(lambda: self.run(self.batch), self.batch)
         except (RuntimeError, IndexError, ValueError, TypeError):  # the model needs all positions
             return False
@@ -213,15 +210,3 @@ def _caps(module: Any) -> list[float]:
         for name, value in vars(each).items()
         if "cap" in name and isinstance(value, int | float) and value
     ]
-
-
-@contextmanager
-def _hooked(embedding: nn.Module, enter: Any, leave: Any = None) -> Iterator[None]:
-    hooks = [embedding.register_forward_pre_hook(enter)]
-    if leave is not None:
-        hooks.append(embedding.register_forward_hook(leave))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

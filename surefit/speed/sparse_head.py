@@ -75,12 +75,9 @@ class SparseHead:
             known.append(chunked_loss(picked, module, labels, chunks, shared))
             return (picked[None, :0], *inputs[1:])
 
-        hook = self.embedding.register_forward_pre_hook(gather)
-        try:
-            with shared_gradient(self.tied if self.transform is not None else None) as shared:
-                outputs = run()
-        finally:
-            hook.remove()
+        tied = self.tied if self.transform is not None else None
+        with self.embedding.register_forward_pre_hook(gather), shared_gradient(tied) as shared:
+            outputs = run()
         added = getattr(outputs, "auxiliary_loss", None)
         if self.transform is not None:
             return known[0] if added is None else replace(known[0], auxiliary_loss=added)
@@ -267,11 +264,8 @@ def shared_gradient(embedding: nn.Embedding | None) -> Iterator[SharedGradient |
         apply: Any = Lookup.apply
         return apply(inputs[0], module.weight, module.padding_idx, shared)
 
-    hook = embedding.register_forward_hook(look_up)
-    try:
+    with embedding.register_forward_hook(look_up):
         yield shared
-    finally:
-        hook.remove()
 
 
 class Lookup(torch.autograd.Function):

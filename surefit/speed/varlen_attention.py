@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -213,23 +213,18 @@ class Varlen:
             return
         assert self.body is not None
         packed = _Packed(self, batch)
-        hooks = [
-            self.body.register_forward_pre_hook(packed.pack, with_kwargs=True),
-            self.body.register_forward_hook(packed.unpack),
-        ]
         pooler, encoder = (getattr(self.body, name, None) for name in ("pooler", "encoder"))
-        if isinstance(pooler, Module):  # pools each row, not the concatenation
-            if isinstance(encoder, Module):
-                hooks.append(encoder.register_forward_hook(packed.unpack))
-            else:
-                hooks.append(
-                    pooler.register_forward_pre_hook(lambda _, args: tuple(map(packed._pad, args)))
+        with ExitStack() as hooks:
+            body = self.body
+            hooks.enter_context(body.register_forward_pre_hook(packed.pack, with_kwargs=True))
+            hooks.enter_context(body.register_forward_hook(packed.unpack))
+            if isinstance(pooler, Module):  # pools each row, not the concatenation
+                hooks.enter_context(
+                    encoder.register_forward_hook(packed.unpack)
+                    if isinstance(encoder, Module)
+                    else pooler.register_forward_pre_hook(lambda _, x: tuple(map(packed._pad, x)))
                 )
-        try:
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 def find_varlen(module: nn.Module) -> Varlen:
