@@ -83,7 +83,8 @@ LABELS_DIFFER = rule(
         "A causal model learns to continue a text with the labels. If they are not the text's own "
         "tokens, they come from another column or another tokenizer."
     ),
-    fix="Store labels that equal input_ids, with -100 where there is no label.",
+    fix="Store labels that equal input_ids, with -100 where there is no label. If they are classes "
+    "of the tokens: --task token-classification.",
     accept="The labels are used as they are.",
 )
 

@@ -12,7 +12,13 @@ import pyarrow as pa
 
 from surefit.batches.field import well_known_fields
 from surefit.data.cell_files import holds, is_class_map
-from surefit.data.column_types import array_rank, is_array, is_number, list_axes
+from surefit.data.column_types import (
+    array_rank,
+    is_array,
+    is_integer_list,
+    is_number,
+    list_axes,
+)
 from surefit.data.column_values import is_identifier
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import ROLES, get_role
@@ -28,6 +34,8 @@ from surefit.tasks.image_segmentation import MASKS
 
 TOKEN_COLUMNS = {*well_known_fields()} - {"inputs_embeds"}
 """Columns of token ids and beside them, as transformers calls them."""
+READ_AS_TEXT = {"input_ids", "text", "tokens"}
+"""Roles that leave no question what is tokenized."""
 
 
 def choose_form(
@@ -52,6 +60,18 @@ def choose_form(
     if len(arrays) == 1 and not has_input and array_rank(table.column_type(arrays[0])) <= 2:
         found["features"] = arrays[0]
     return {**found, "label": label}
+
+
+def with_given_ids(
+    table: Table, wanted: TaskSpec | Sequence[TaskSpec] | None, chosen: Mapping[str, str]
+) -> dict[str, str]:
+    """The chosen columns, with that of token ids where no tokenizer can read the texts beside."""
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
+    takes_ids = tasks is None or any("input_ids" in task.role_names for task in tasks)
+    if not takes_ids or "input_ids" not in table.columns or READ_AS_TEXT & {*chosen}:
+        return dict(chosen)
+    is_ids = is_integer_list(table.column_type("input_ids"))
+    return {**chosen, **({"input_ids": "input_ids"} if is_ids else {})}
 
 
 def _inputs_and_targets(table: Table, hints: Hints, arrays: Sequence[str]) -> dict[str, str]:

@@ -172,7 +172,7 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
 
 def _largest_id(table: Table, roles: Mapping[str, str]) -> dict[str, int]:
     """The largest token id of labelled rows of ids: an untrained model is made to have it."""
-    is_labelled = {"input_ids", "label"} <= {*roles}
+    is_labelled = "input_ids" in roles and bool({"label", "tags"} & {*roles})
     held = row_shape(table, roles["input_ids"]).value_range if is_labelled else None
     return {} if held is None else {"largest_id": held[1]}
 

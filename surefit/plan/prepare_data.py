@@ -25,7 +25,7 @@ from surefit.pipeline.accept import refuse_stream
 from surefit.pipeline.live_batch import ReadAnew
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.stream_windows import StreamWindows
-from surefit.plan.choose_form import choose_form, further_inputs
+from surefit.plan.choose_form import choose_form, further_inputs, with_given_ids
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics
 from surefit.request import PythonObjects
@@ -105,6 +105,8 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
     chosen, further = part_columns(config.columns)
     wanted = custom.SPEC if _is_own(d) else d.wanted
     columns = choose_form(table, hints, wanted, chosen, config.split.by)
+    if not (config.tokenizer or d.source.tokenizer or d.source.makes_tokenizer):
+        columns = with_given_ids(table, wanted, columns)
     try:
         task, roles = choose_task(table, wanted, columns, d.source.auto_classes)
     except FindingError:

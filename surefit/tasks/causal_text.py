@@ -17,6 +17,7 @@ from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.text_reading import labels_tokens
 from surefit.targets.generation import generate_tokens, greedy, own_config
 from surefit.targets.task_spec import Sample
 
@@ -24,9 +25,17 @@ from surefit.targets.task_spec import Sample
 def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
     """Whether answers are texts to write, rather than classes: true and false, labels of ids."""
     if "input_ids" in roles:
-        label = get_role("label")
+        if "labels" in roles and not labels_tokens(table, roles["input_ids"], roles["labels"]):
+            return False
+        tags, label = get_role("tags"), get_role("label")
         named = (c for c in table.columns if c.lower() in label.names and c not in roles.values())
-        return not any(label.accepts(table.column_type(c), False) for c in named)
+        tagged = (c for c in table.columns if c.lower() in {*tags.names} - {*label.names})
+        return not any(
+            [
+                *(label.accepts(table.column_type(c), False) for c in named),
+                *(tags.accepts(table.column_type(c), True) for c in tagged),
+            ]
+        )
     column = roles.get("answer")
     return column is None or not pa.types.is_boolean(table.column_type(column))
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.data.roles import get_role
+from surefit.data.table import Table
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -17,6 +19,13 @@ from surefit.inputs.encoded_row import (
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.text_reading import (
+    ALONGSIDE,
+    TOKENS,
+    encode_ids,
+    labels_tokens,
+    text_fields,
+)
 from surefit.inputs.text.tokenizer import read_words_as_text
 from surefit.targets.baselines import tag_baselines
 from surefit.targets.class_loss import class_loss, class_probabilities
@@ -40,6 +49,7 @@ NO_WORD = -1
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     """The tags of the training rows, sorted, the one for no entity first."""
     found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
+    found -= {IGNORE_INDEX} if "input_ids" in encoder.roles else set()
     if len(found) < 2:
         column = encoder.roles["tags"]
         raise UNSUITABLE_LABEL.error(
@@ -58,24 +68,15 @@ def _tags(values: Any) -> list[Any]:
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Pieces of the words; the first piece of a word carries its tag and the word's number."""
+    if "input_ids" in encoder.roles:
+        ids = [] if row["input_ids"] is None else row["input_ids"]
+        tags = _tag_ids(row, encoder, "input_ids", len(ids))
+        numbers = {"words": range(len(ids)), **({} if tags is None else {"labels": tags})}
+        return encode_ids(row, encoder, {"num_words": len(ids)}, numbers)
     words = _words(row, encoder)
     if not words:
         raise SkipRowError(DropReason.EMPTY)
-    tags = None
-    if "tags" in row:
-        if row["tags"] is None:
-            raise SkipRowError(DropReason.NO_LABEL)
-        tags = [encoder.class_ids.get(tag) for tag in _tags(row["tags"])]
-        if len(tags) != len(words):
-            raise RowFaultError(
-                MISALIGNED_COLUMNS,
-                describe_misalignment(
-                    encoder.roles["tags"], len(tags), encoder.roles["tokens"], len(words)
-                ),
-                "tags",
-            )
-        if None in tags:
-            raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    tags = _tag_ids(row, encoder, "tokens", len(words))
     tokenize = partial(encoder.tokenizer, words, is_split_into_words=True, verbose=False)
     pieces = tokenize()
     length = len(pieces["input_ids"])
@@ -87,6 +88,25 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if tags is not None:
         columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
     return encoded(columns, truncated=length - len(pieces["input_ids"]))
+
+
+def _tag_ids(row: Mapping[str, Any], encoder: Encoder, role: str, count: int) -> list[int] | None:
+    """The numbers of a row's tags, of which the column in `role` has `count`; None without any."""
+    if "tags" not in row:
+        return None
+    if row["tags"] is None:
+        raise SkipRowError(DropReason.NO_LABEL)
+    unlabelled = {IGNORE_INDEX: IGNORE_INDEX} if role == "input_ids" else {}
+    known = {**encoder.class_ids, **unlabelled}
+    tags = [known.get(tag) for tag in _tags(row["tags"])]
+    if len(tags) != count:
+        column, other = encoder.roles["tags"], encoder.roles[role]
+        message = describe_misalignment(column, len(tags), other, count)
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "tags")
+    made = [tag for tag in tags if tag is not None]
+    if len(made) < len(tags):
+        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+    return made
 
 
 def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
@@ -174,17 +194,30 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     return answers
 
 
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Whether tags of token ids are named so, and are as many."""
+    if "input_ids" not in roles:
+        return True
+    is_named = roles["tags"].lower() in get_role("tags").names
+    return is_named and labels_tokens(table, roles["input_ids"], roles["tags"])
+
+
+FIELDS = {
+    "input_ids": TOKENS,
+    "words": Field(("time",), "int64", NO_WORD, "input_ids"),
+    "num_words": Field((), "int64"),
+    "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
+}
+
 SPEC = TaskSpec(
     name="token-classification",
-    summary="one tag per word, with entities where the tags are B-, I- and O",
-    needs=(("tokens", "tags"),),
+    summary="one tag per word or token id, with entities where the tags are B-, I- and O",
+    needs=(("tokens", "tags"), ("input_ids", "tags")),
+    optional=tuple(ALONGSIDE),
+    takes=takes,
     targets=("tags",),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "words": Field(("time",), "int64", NO_WORD, "input_ids"),
-        "num_words": Field((), "int64"),
-        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
-    },
+    fields=FIELDS,
+    fields_of=lambda encoder: {**FIELDS, **text_fields(encoder)},
     adapt_tokenizer=lambda tokenizer, roles, reload: read_words_as_text(tokenizer, reload),
     encode=encode,
     fit=fit,

@@ -58,6 +58,9 @@ LABELS: dict[str, list[dict[str, Any]]] = {
     "bool": [{**row, "label": bool(row["label"])} for row in ROWS],
     "labels": [{"input_ids": row["input_ids"], "labels": row["label"]} for row in ROWS],
     "encoded": ENCODED,
+    "several": [
+        {"input_ids": row["input_ids"], "labels": ["a", "b"][: row["label"] + 1]} for row in ROWS
+    ],
 }
 
 
@@ -142,3 +145,45 @@ def test_labels_of_each_token_are_no_class() -> None:
     rows = [{"input_ids": ids, "labels": ids} for ids in IDS]
     assert checked(data=rows, model="tiny:llama").as_dict()["task"] == "sft"
     assert checked(data=[{"input_ids": ids} for ids in IDS], model="tiny:llama").ok
+
+
+class Tagger(Net):
+    def forward(self, input_ids: Any) -> Any:  # type: ignore[override]
+        return self.head(self.words(input_ids))
+
+
+TAGS: dict[str, list[dict[str, Any]]] = {
+    "integers": [{"input_ids": ids, "ner_tags": [int(i > 9) for i in ids]} for ids in IDS],
+    "texts": [{"input_ids": ids, "tags": ["O" if i > 9 else "B-X" for i in ids]} for ids in IDS],
+    "unlabelled": [
+        {"input_ids": [*ids, 0], "labels": [-100, *[int(i > 9) for i in ids[1:]], -100]}
+        | {"attention_mask": [*[1] * len(ids), 0]}
+        for ids in IDS
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_a_tag_for_each_id_is_a_token_classification(name: str, tmp_path: Path) -> None:
+    task = "token-classification" if name == "unlabelled" else None  # else labels of an LM
+    rows = [{"text": "a text beside them", **row} for row in TAGS[name]]
+    run = surefit.train(
+        data=rows, model=Tagger(), task=task, epochs=8, lr=0.1, output=tmp_path / "run"
+    )
+    assert run.plan["task"] == "token-classification"
+    assert run.metrics["token_accuracy"] > 0.9
+    made = surefit.predict(run, [{"input_ids": [1, 19, 3]}])[0]["prediction"]
+    assert made == (["B-X", "O", "B-X"] if name == "texts" else [0, 1, 0])
+
+
+def test_labels_that_are_no_tokens_are_asked_about() -> None:
+    rows = [{"input_ids": row["input_ids"], "labels": row["ner_tags"]} for row in TAGS["integers"]]
+    found = [each for each in surefit.check(data=rows, model=Tagger(20)).findings if each.code]
+    assert [(each.code, "token-classification" in str(each.fix)) for each in found] == [
+        ("SF156", True)
+    ]
+
+
+def test_ids_are_read_where_no_tokenizer_reads_the_texts() -> None:
+    plan = checked(data=[{"text": "a text", **row} for row in ROWS], model=Net())
+    assert plan.as_dict()["columns"] == {"text": None, "input_ids": "input_ids", "label": "label"}

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.config import set_option
-from surefit.data.column_types import is_list
+from surefit.data.column_types import is_list, is_text_list
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
@@ -106,15 +106,23 @@ def _describe_axes(num_axes: int) -> str:
     return f"lists nested {num_axes} deep in each row" if num_axes else "one number in each row"
 
 
-def encode_ids(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
-    """Token ids of the data as they are, with the attention mask and the segments it has."""
+def encode_ids(
+    row: Mapping[str, Any],
+    encoder: Encoder,
+    targets: Mapping[str, Any],
+    per_token: Mapping[str, Any] | None = None,
+) -> Encoding:
+    """Token ids of the data as they are, with the attention mask and the segments it has.
+
+    Columns `per_token` have a value for each of the ids and are cut with them.
+    """
     ids, _ = read_ids({"input_ids": row["input_ids"]})
     if not len(ids):
         raise SkipRowError(DropReason.EMPTY)
     limit = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length)
     if limit < len(ids):
         refuse_overlong(len(ids), encoder)
-    read = {"input_ids": ids}
+    read = {"input_ids": ids, **(per_token or {})}
     for role, name in ALONGSIDE.items():
         if role in encoder.roles:
             given = row.get(role)
@@ -146,6 +154,18 @@ def text_fields(encoder: Encoder) -> dict[str, Field]:
     if "text_pair" in encoder.roles and "token_type_ids" in names:
         return {"input_ids": TOKENS, "token_type_ids": SEGMENTS}
     return {"input_ids": TOKENS}
+
+
+def labels_tokens(table: Table, ids: str, labels: str) -> bool:
+    """Whether a column has a list for each row, as long as its token ids in most rows.
+
+    Texts are then tags, and no tokens to learn.
+    """
+    if not all(is_list(table.column_type(name)) for name in (ids, labels)):
+        return not is_text_list(table.column_type(labels))
+    lengths = [pc.list_value_length(table.arrow[name]) for name in (ids, labels)]
+    share = pc.mean(pc.cast(pc.equal(*lengths), "float64")).as_py()
+    return share is None or share > 0.5
 
 
 def labels_rows(table: Table, roles: Mapping[str, str]) -> bool:
