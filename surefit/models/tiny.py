@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 ARCHITECTURES = """
-    albert ast bart beit bert big_bird bloom camembert convbert convnext convnextv2 deberta
-    deberta-v2 deit dinov2 distilbert electra ernie esm eurobert falcon fnet funnel gemma gemma2
-    gemma3_text glm glm4 gpt2 gpt_neox gpt_oss gptj granite granitemoe hubert led llama longformer
-    longt5 m2m_100 mamba marian mbart megatron-bert mistral mixtral mobilebert modernbert mpnet mpt
-    mt5 nllb-moe olmo olmo2 olmo3 olmoe openai-gpt opt pegasus phi phi3 phimoe qwen2 qwen2_moe qwen3
-    qwen3_moe regnet resnet roberta rwkv segformer smollm3 stablelm starcoder2 swin
-    switch_transformers t5 umt5 vit wav2vec2 wavlm whisper xlm-roberta xlstm
+    albert ast bart beit bert big_bird bloom camembert cohere convbert convnext convnextv2
+    deberta deberta-v2 deit dinov2 distilbert electra ernie esm eurobert falcon fnet funnel
+    gemma gemma2 gemma3_text glm glm4 gpt2 gpt_neox gpt_oss gptj granite granitemoe hubert led
+    llama longformer longt5 m2m_100 mamba marian mbart megatron-bert mistral mixtral mobilebert
+    modernbert mpnet mpt mt5 nllb-moe olmo olmo2 olmo3 olmoe openai-gpt opt pegasus phi phi3
+    phimoe qwen2 qwen2_moe qwen3 qwen3_moe regnet resnet roberta rwkv segformer smollm3 stablelm
+    starcoder2 swin switch_transformers t5 umt5 vit wav2vec2 wavlm whisper xlm-roberta xlstm
 """
 """What `tiny:` builds, for each task that transformers has a model of it for."""
 UNSUITED = {

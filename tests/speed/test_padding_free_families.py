@@ -77,7 +77,6 @@ TABLE = {
             "mpnet": "MPNet",
             "convbert": "ConvBert",
             "longformer": "Longformer",
-            "xlnet": "XLNet",
         }.items()
     },
     ("t5", "seq2seq"): "the task's columns are not all aligned with one sequence",

@@ -78,7 +78,7 @@ def test_exported_folder_is_trained_on_with_its_own_size_and_scale(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "arch", mostly_slow(["resnet", "convnext", "swin", "mobilevit", "clip"], every=5)
+    "arch", mostly_slow(["resnet", "convnext", "swin", "regnet", "beit"], every=5)
 )
 def test_other_architectures_step_on_the_sizes_of_the_data(arch: str, tmp_path: Path) -> None:
     rows = shape_rows(24, height=50, width=40)
