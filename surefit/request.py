@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig, make_config
-from surefit.data.remote.remote_url import clean_url, is_url
+from surefit.data.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.targets.task_spec import TaskSpec
 from surefit.user_code import CodeGate, NamedCode

@@ -46,7 +46,7 @@ def inspect(
     from surefit.cli.terminal import to_stderr
     from surefit.config import make_config, nest, parse_setting
     from surefit.data.open_data import open_table
-    from surefit.data.remote.remote_copy import reading_once
+    from surefit.data.remote_data import reading_once
     from surefit.errors import UsageError
 
     settings = nest(dict(parse_setting(text) for text in set_ or []))

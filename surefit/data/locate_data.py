@@ -1,38 +1,23 @@
-"""What the user passes as data to local paths: patterns and ranges of names, and URLs.
-
-Of a remote folder, those files are fetched that a local one's would be read, and those that a table
-names.
-"""
+"""What the user passes as data to local paths: patterns and ranges of names, and URLs."""
 
 from __future__ import annotations
 
-import os
-import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import chain, product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from surefit.data.cell_files import holds_files, kind_of, unwrapped
-from surefit.data.data_rules import FILES_DO_NOT_MATCH
 from surefit.data.dataset_card import CARD
 from surefit.data.find_files import Finder
-from surefit.data.formats import label_files
-from surefit.data.formats.class_folders import files_read
 from surefit.data.formats.file_rows import media_kind
-from surefit.data.official_splits import NO_TRAINING_PART
-from surefit.data.remote.remote_copy import TRIED, Copy, open_url
-from surefit.data.remote.remote_url import clean_url, is_url, protocol_of
+from surefit.data.remote_data import Copy, open_url
+from surefit.data.remote_url import clean_url, is_url, protocol_of
 from surefit.data.table import Table
-from surefit.errors import FindingError, UsageError
+from surefit.errors import UsageError
 
-BY_NAME = (FILES_DO_NOT_MATCH.code, NO_TRAINING_PART.code)
-"""Faults that the names of files alone show."""
-DESCRIBING = (CARD, "dataset_dict.json", "state.json")
-"""Files that say which others are read."""
 MOST_NAMES = 100_000
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
@@ -45,25 +30,29 @@ class Located:
     copies: tuple[Copy, ...] = ()
 
     def complete(self, table: Table) -> Table:
-        """The table of these paths, with the remote files that it names, and what was found."""
-        found = []
+        """Return the table with what was found about its URLs, which a command says once."""
+        found = [each for copy in self.copies for each in copy.findings]
         for copy in self.copies:
-            copy.fetch(_named(table, copy.folder), if_there=True)
-            found += copy.findings
-            copy.findings.clear()  # a command says it once
+            copy.findings.clear()
         return replace(table, findings=(*found, *table.findings))
 
 
 def locate(data: Sequence[str | Path], finder: Finder) -> Located:
     """The paths, those that patterns such as *.png match, and the local copies of URLs.
 
-    Of a remote folder, the files are copied that the finder takes. An empty path, which would be
-    the working folder, is refused.
+    Of a remote folder, files of known formats are copied, or all, if it has none. An empty path,
+    which would be the working folder, is refused.
     """
     if not all(str(item).strip() for item in data):
         raise UsageError("The path of the data is empty.", "Pass a file, a folder or a hub id.")
     paths: list[Path] = []
     copies: list[Copy] = []
+
+    def is_data(name: str) -> bool:
+        path = Path(name)
+        bare = not path.suffix or path.suffix[1:].isdecimal()  # texts in class folders
+        return bare or path.name == CARD or finder.knows(path) or media_kind(path) is not None
+
     names = ([str(item)] if Path(item).exists() else expand_ranges(str(item)) for item in data)
     for name in chain.from_iterable(names):
         if not is_url(name):
@@ -71,8 +60,7 @@ def locate(data: Sequence[str | Path], finder: Finder) -> Located:
         elif protocol_of(name) == "file":
             paths += _matched(_local_path(name))
         else:
-            copies.append(open_url(name))
-            _fetch_read_files(copies[-1], finder)
+            copies.append(open_url(name, is_data))
             paths += copies[-1].paths
     return Located(paths, tuple(copies))
 
@@ -115,78 +103,3 @@ def expand_ranges(name: str) -> list[str]:
         "".join([fixed[0], *(a + b for a, b in zip(chosen, fixed[1:], strict=True))])
         for chosen in product(*choices)
     ]
-
-
-def _fetch_read_files(copy: Copy, finder: Finder) -> None:
-    """Fetch the files of a URL; of a folder, those that would be read of a local one.
-
-    All of them, where that depends on their content.
-    """
-    names = [*copy.listing.files]
-    if copy.listing.kind != "folder":
-        copy.fetch(names)
-        copy.fetch(_label_names(names[0]) if copy.listing.kind == "file" else (), if_there=True)
-        return
-    copy.fetch(name for name in names if posixpath.basename(name) in DESCRIBING)
-    copy.fetch(_chosen(copy, finder), if_there=True)
-    if not copy.fetched >= {*_chosen(copy, finder)} & {*names}:
-        copy.fetch(names)
-
-
-def _chosen(copy: Copy, finder: Finder) -> list[str]:
-    """The names of the files that the finder takes, with the labels that may be beside them.
-
-    With training rows, these are also the validation rows of official splits.
-    """
-    try:
-        chosen = finder.files_of([copy.folder])[0]
-        splits = finder.splits_in(copy.folder) if finder.part == "train" else None
-        validation = splits.parts.get("validation", ()) if splits is not None else ()
-        chosen += replace(finder, part="validation").files_of(validation)[0]
-    except FindingError as error:
-        place = Path(str(error.findings[0].where.get("file", "")))
-        if error.findings[0].code in BY_NAME and _has_format(place, finder):
-            raise
-        return [*copy.listing.files]
-    except UsageError:
-        return [*copy.listing.files]
-    if not all(path.is_dir() or _has_format(path, finder) for path in chosen):
-        return [*copy.listing.files]
-    files = [f for path in chosen for f in (files_read(path) if path.is_dir() else [path])]
-    names = [file.relative_to(copy.folder).as_posix() for file in files]
-    return [*names, *(label for name in names for label in _label_names(name))]
-
-
-def _has_format(path: Path, finder: Finder) -> bool:
-    """Whether the ending of a file decides that it is read; others are, if they hold text."""
-    return finder.knows(path) or media_kind(path) is not None
-
-
-def _label_names(name: str) -> list[str]:
-    """Files that are read with a file of this name, if they are beside it."""
-    folder, base = posixpath.split(name)
-    return [posixpath.join(folder, each) for each in label_files.label_names(base)]
-
-
-def _named(table: Table, folder: Path) -> Iterator[str]:
-    """Paths below a folder that cells name, relative to the file they are in."""
-    for column in table.columns:
-        if not holds_files(table.column_type(column)):
-            continue
-        plain = replace(table, arrow=table.arrow.select([column]), files=())
-        for number, row in enumerate(plain.rows()):
-            text = unwrapped(row[column])
-            if text and not _is_path(text):
-                if number < TRIED:  # a column of other texts
-                    break
-            elif text:
-                beside = Path(str(table.where(number)["file"])).parent
-                place = Path(os.path.normpath(beside / text))
-                if place.is_relative_to(folder):
-                    yield place.relative_to(folder).as_posix()
-
-
-def _is_path(text: object) -> bool:
-    if not isinstance(text, str) or len(text) >= 1024 or "\n" in text or is_url(text):
-        return False
-    return not text.startswith("/") and kind_of(text) is not None

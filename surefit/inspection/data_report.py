@@ -17,7 +17,7 @@ from surefit.data.column_types import describe_type, is_list
 from surefit.data.data_rules import ROWS_RESHAPED
 from surefit.data.open_data import files_of, open_table, opener_of
 from surefit.data.profile import Profile
-from surefit.data.remote.remote_copy import reading_once
+from surefit.data.remote_data import reading_once
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_arrays import row_shape
 from surefit.data.split import hash_rows

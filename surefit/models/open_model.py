@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from surefit.data.remote.remote_url import is_url
+from surefit.data.remote_url import is_url
 from surefit.errors import UsageError
 from surefit.models import custom_modules, pretrained, tiny
 from surefit.models.model_source import ModelSource, WeightLimits

@@ -16,7 +16,7 @@ from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine
 from surefit.data.cache import collect_damage, fingerprint, use_cache
 from surefit.data.cache_contents import limit_cache
-from surefit.data.remote.remote_copy import reading_once
+from surefit.data.remote_data import reading_once
 from surefit.data.roles import extra_fields
 from surefit.errors import FindingError
 from surefit.findings import check_accepted, refuse_fixes

@@ -12,7 +12,7 @@ from typing import Any
 
 from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
-from surefit.data.remote.remote_url import is_url
+from surefit.data.remote_url import is_url
 from surefit.data.several_columns import list_columns
 from surefit.findings import rule
 from surefit.inputs.chat.template_rendering import is_file_name

@@ -14,9 +14,8 @@ TESTS = Path(__file__).parents[1]
 OF_MEANING = (range(130, 190), range(234, 250), range(293, 296), range(730, 770))
 """Numbers of the codes that are about what is learned, not about shapes."""
 IN_TESTS: dict[str, str] = {
-    "SF168": "tests/data/remote/test_remote_data.py: servers that fail once, or serve HTML as text",
-    "SF169": "tests/data/remote/test_remote_data.py: the same ETag",
-    "SF179": "tests/data/remote/test_remote_data.py: the same content with a new ETag, or without",
+    "SF168": "tests/data/test_remote_data.py: servers that fail once, or serve HTML as text",
+    "SF169": "tests/data/test_remote_data.py: the same ETag",
     "SF182": "tests/data/formats/test_tar_shards.py: members of a key",
     "SF183": "tests/data/formats/test_tar_shards.py: keys apart in the file",
     "SF743": "tests/training/test_learning.py: runs whose weights all move",

@@ -12,7 +12,7 @@ from builders import MeanPool, feature_rows
 from http_server import serve
 from surefit.core import files
 from surefit.data.open_data import open_table
-from surefit.data.remote import remote_files
+from surefit.data import remote_data
 from surefit.errors import FindingError
 
 
@@ -103,7 +103,7 @@ def test_a_flipped_bit_is_seen_when_a_checkpoint_is_read(tmp_path: Path) -> None
 
 def test_half_a_download_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote_files, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(remote_data, "PAUSES_SECONDS", ())
     rows = b'{"text": "a whole line"}\n' * 80
     with serve({"rows.jsonl": rows}, cut=len(rows) // 2, etags="none") as site:
         with pytest.raises(FindingError, match="ends after"):  # at the end of a line

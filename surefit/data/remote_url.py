@@ -13,28 +13,15 @@ from urllib.parse import unquote, urlsplit
 from surefit.errors import UsageError
 from surefit.printable import add_secret
 
-PACKAGES: dict[str, str] = {
-    "file": "",
-    "http": "",
-    "https": "",
-    "hf": "",
-    "memory": "",
-    "github": "requests",
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "az": "adlfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-}
-"""The protocols that data may have, and the package each needs besides surefit's own.
+PROTOCOLS = (
+    *("file", "http", "https", "hf", "memory", "github"),
+    *("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"),
+)
+"""The protocols that data may have.
 
 Others are refused: those of fsspec that chain (`simplecache::`), unpack (`zip`), or follow what a
 file says (`reference`) would read places that the user did not name."""
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//|:)")
-_COLLAPSED = re.compile(rf"({'|'.join(PACKAGES)}):/(?!/)")
 _SECRET = re.compile(
     r"sig(nature)?$|token|secret|passw|credential|api_?key|^key$|auth|^x-(amz|goog)-|accesskeyid"
     r"|^expires$|^policy$|key-pair-id|^s[evprkt]$|^sk[a-z]{1,3}$",
@@ -52,30 +39,29 @@ def is_url(name: str | Path) -> bool:
     >>> is_url("s3://bucket/rows.jsonl"), is_url("rows.jsonl"), is_url("zip::s3://b/x")
     (True, False, True)
     """
-    text = str(name)
-    return bool(_URL.match(text) or (_COLLAPSED.match(text) and not Path(text).exists()))
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(//|:)", str(name)) is not None
 
 
 def protocol_of(url: str) -> str:
-    """The protocol of a URL."""
-    return url.partition(":")[0].lower()
+    """Return the protocol of a URL; `http` stands for https as well."""
+    protocol = url.partition(":")[0].lower()
+    return "http" if protocol == "https" else protocol
 
 
 def clean_url(name: str | Path) -> str:
-    """The URL without credentials, which are kept for this process; one not allowed is refused.
+    """Return the URL without credentials, which this process keeps; refuse other protocols.
 
     >>> clean_url("https://user:secret@host/rows.jsonl?id=1&token=abcd")
     'https://host/rows.jsonl?id=1'
     """
-    url = _COLLAPSED.sub(r"\1://", str(name), count=1)  # what Path makes of two slashes
-    protocol = protocol_of(url)
-    if "::" in url.partition("//")[0] or protocol not in PACKAGES:
+    url, protocol = str(name), protocol_of(str(name))
+    if "::" in url.partition("//")[0] or protocol not in PROTOCOLS:
         raise UsageError(
             f"Data cannot be read through {url.partition('//')[0]}//; expected one of "
-            f"{', '.join(f'{each}://' for each in PACKAGES)}.",
+            f"{', '.join(f'{each}://' for each in PROTOCOLS)}.",
             "Pass the URL of the files themselves.",
         )
-    if protocol in ("http", "https"):
+    if protocol == "http":
         return _without_access(url)
     user, at, _ = url.partition("//")[2].partition("/")[0].rpartition("@")
     if at and ":" in user and protocol != "github":
@@ -88,33 +74,28 @@ def clean_url(name: str | Path) -> str:
 
 
 def _without_access(url: str) -> str:
-    """An http URL without user, password and the parameters of a signature."""
+    """Return an http URL without user, password and the parameters of a signature."""
     parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
+    user, _, host = parts.netloc.rpartition("@")
     if not host:
         raise UsageError(f"The URL {url.split('?')[0]} names no host.", "Correct the URL.")
-    origin = f"{parts.scheme}://{host}"
-    if at:
-        _user_of[origin] = user
-        for secret in (user, unquote(user), *unquote(user).split(":")[1:]):
-            add_secret(secret)
     pairs = [pair.partition("=") for pair in parts.query.split("&") if pair]
     hidden = [pair for pair in pairs if _SECRET.search(pair[0])]
-    for _, _, value in hidden:
-        add_secret(value)
-        add_secret(unquote(value))
+    for secret in (user, *unquote(user).split(":")[1:], *(value for _, _, value in hidden)):
+        add_secret(secret)
+        add_secret(unquote(secret))
+    origin = f"{parts.scheme}://{host}"
     kept = "&".join("".join(pair) for pair in pairs if pair not in hidden)
     shown = origin + parts.path + (f"?{kept}" if kept else "")
+    if user:
+        _user_of[origin] = user
     if hidden:
         _query_of[shown] = parts.query
     return shown
 
 
 def with_access(url: str) -> str:
-    """The URL with the user, password and signature that it was given with."""
-    scheme, _, rest = url.partition("://")
-    host = rest.partition("/")[0]
-    user = _user_of.get(f"{scheme}://{host}")
-    query = _query_of.get(url)
-    full = url if query is None else f"{url.partition('?')[0]}?{query}"
+    """Return the URL with the user, password and signature that it was given with."""
+    user = _user_of.get("/".join(url.split("/", 3)[:3]))
+    full = f"{url.partition('?')[0]}?{_query_of[url]}" if url in _query_of else url
     return full if user is None else full.replace("://", f"://{user}@", 1)
