@@ -17,7 +17,7 @@ from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.batch_tokenizing import Tokenized
-from surefit.inputs.text.text_reading import read_ids
+from surefit.inputs.text.text_reading import read_ids, read_text
 from surefit.inputs.text.tokenizer import add_nothing_behind
 from surefit.targets.metrics.token_metrics import learned_tokens, next_token
 from surefit.targets.task_spec import Generate, Head, TaskSpec
@@ -28,7 +28,6 @@ from surefit.tasks.causal_text import (
     ends_with_eos,
     generation_settings,
     is_overlong,
-    read_text,
 )
 
 PROMPTS_WITHOUT_ANSWERS = rule(

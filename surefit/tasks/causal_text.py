@@ -11,11 +11,8 @@ import pyarrow as pa
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX
-from surefit.config import set_option
-from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import labels_tokens
 from surefit.targets.generation import generate_tokens, greedy, own_config
@@ -38,17 +35,6 @@ def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
         )
     column = roles.get("answer")
     return column is None or not pa.types.is_boolean(table.column_type(column))
-
-
-def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:
-    """The text in a role, None where there is none; a RowFaultError if it is not text."""
-    value = row.get(role)
-    if value is not None and not isinstance(value, str):
-        column = encoder.roles[role]
-        leave_out = f"Write it as one text, or leave it out: {set_option('ignore', column)}."
-        fix = leave_out if role == "input" else ""  # a prompt needs no context, but an answer
-        raise RowFaultError(WRONG_TYPE, f"{str(value)[:100]!r} is not text", column, fix)
-    return value
 
 
 def is_overlong(length: int, encoder: Encoder) -> bool:

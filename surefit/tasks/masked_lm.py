@@ -15,10 +15,10 @@ from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.findings import rule
 from surefit.inputs.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.text_reading import read_ids
+from surefit.inputs.text.text_reading import read_ids, read_text
 from surefit.targets.metrics.token_metrics import learned_tokens, same_token
 from surefit.targets.task_spec import Batch, Head, TaskSpec
-from surefit.tasks.causal_text import is_overlong, read_text
+from surefit.tasks.causal_text import is_overlong
 
 NO_MASK_TOKEN = rule(
     "SF320",

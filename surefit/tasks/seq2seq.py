@@ -11,11 +11,12 @@ from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
 from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.text.text_reading import read_text
 from surefit.targets.generation import generate_tokens, greedy, own_config
 from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
 from surefit.targets.metrics.token_metrics import learned_tokens, same_token
 from surefit.targets.task_spec import Generate, Head, Sample, TaskSpec
-from surefit.tasks.causal_text import can_generate, is_overlong, read_text, takes_answers
+from surefit.tasks.causal_text import can_generate, is_overlong, takes_answers
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:

@@ -14,8 +14,9 @@ from surefit.data.column_types import is_dialogue, is_text_list
 from surefit.data.roles import Role
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
-from surefit.inputs.chat.dialogues import Dialogue, DialogueTokens
-from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, has_unread_call, is_answer, is_prompt
+from surefit.inputs.chat.dialogue_rows import CHOICES, divide_row, read_row, turns_of
+from surefit.inputs.chat.dialogues import DialogueTokens
+from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, Dialogue, is_answer, is_prompt
 from surefit.inputs.chat.template_fitting import fit_template
 from surefit.inputs.chat.template_rendering import TemplateError
 from surefit.inputs.chat.unrendered import (
@@ -49,7 +50,6 @@ from surefit.tasks.causal_text import (
     store_references,
     takes_answers,
 )
-from surefit.tasks.dialogue_rows import CHOICES, divide_row, read_row, turns_of
 
 OVERLONG_ROW_DROPPED = rule(
     "SF279",
@@ -119,7 +119,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     dialogue = read_row(row, encoder)
     coder, predicting = encoder.dialogues, encoder.predicting
     try:
-        rendered = coder.render(*dialogue, generation=predicting)
+        rendered = coder.render(dialogue.messages, dialogue.tools, predicting)
     except TemplateError as fault:
         raise _unsuited(fault) from None
 
@@ -191,15 +191,15 @@ def _lost(
     system = "system" if row.get("system") else column
     earlier = "history" if row.get("history") is not None else column
     columns = DialogueColumns(column, system, earlier)
-    return encoder.dialogues.unrendered.find(*dialogue, columns)
+    return encoder.dialogues.unrendered.find(dialogue, columns)
 
 
 def _faults(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[RowFaultError]:
     """What the user should know of a row that is used."""
-    messages, template = dialogue[0], encoder.dialogues.template
-    column, given = turns_of(row)
+    messages, template = dialogue.messages, encoder.dialogues.template
+    column = turns_of(row)[0]
     lost = _lost(row, dialogue, encoder)
     yield from lost
     if not tokens.whole and not any(fault.rule in PARTS_OF_ANSWERS for fault in lost):
@@ -211,16 +211,13 @@ def _faults(
     if template.calls_as_text and any(message.get("tool_calls") for message in messages):
         message = "the template writes no tool calls; they are written as JSON"
         yield RowFaultError(CALLS_WRITTEN_AS_TEXT, message, column, counted=True)
-    if given is None or encoder.predicting:
-        return
-    if has_unread_call(given):
+    if dialogue.has_unread_call:
         message = "a tool call is not JSON with a name and arguments"
         yield RowFaultError(CALL_KEPT_AS_TEXT, message, column, counted=True)
-    left = next((n for n, turn in enumerate(reversed(given)) if is_answer(turn)), 0)
-    if left:
-        what = "message is" if left == 1 else "messages are"
-        message = f"{left} {what} left out behind the last answer"
-        yield RowFaultError(NOTE, message, column)
+    if dialogue.num_left_out:
+        count = dialogue.num_left_out
+        what = "1 message is" if count == 1 else f"{count} messages are"
+        yield RowFaultError(NOTE, f"{what} left out behind the last answer", column)
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from chats import STYLES, chat_tokenizer, coder_for, end_of, said
 from surefit.errors import FindingError, UsageError
 from surefit.inputs.chat.dialogues import DialogueTokens
+from surefit.inputs.chat.messages import Dialogue
 from surefit.inputs.chat.template_fitting import fit_template
 from surefit.inputs.chat.template_rendering import TEMPLATES, TemplateError, read_asked
 from surefit.inputs.text.tokenizer import load_tokenizer, train_tokenizer
@@ -312,11 +313,11 @@ def test_shortened_dialogue_loses_its_oldest_turns_first(style: str, generation:
     whole = coder.tokenize(messages, None, generation)
     without = [messages[0], *messages[3:]]
     room = len(coder.tokenize(without, None, generation).ids)
-    shorter = coder.shorten((messages, None), whole, room, generation)
+    shorter = coder.shorten(Dialogue(messages), whole, room, generation)
     assert shorter == coder.tokenize(without, None, generation)
     least = [messages[0], *messages[5:]]
     room = len(coder.tokenize(least, None, generation).ids) - 2
-    cut = coder.shorten((messages, None), whole, room, generation)
+    cut = coder.shorten(Dialogue(messages), whole, room, generation)
     assert len(cut.ids) <= room
     assert not generation or cut.last_answer == len(cut.ids)
-    assert coder.shorten((messages, None), whole, 3, generation) is None
+    assert coder.shorten(Dialogue(messages), whole, 3, generation) is None

@@ -8,12 +8,11 @@ integers, which nothing can interrupt, are refused beforehand.
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -84,8 +83,7 @@ def render_bounded(
 
     render = partial(render_jinja_template, [list(messages)], tools, chat_template=template, **more)
     try:
-        with _memory:
-            rendered, spans = _watcher.watch(render)
+        rendered, spans = _bounds.run(render)
     except _InterruptedRendering:
         raise _exceeds(f"it takes more than {MAX_SECONDS:g} s for one row") from None
     except MemoryError:
@@ -100,33 +98,37 @@ def _exceeds(what: str) -> FindingError:
     return UNUSABLE_TEMPLATE.error(f"The chat template exceeds its limits: {what}.")
 
 
-@dataclass
-class _Watcher:
-    """A thread that interrupts renderings; it ends when there is nothing to watch."""
+class _Bounds:
+    """Runs one rendering at a time: a thread interrupts it, and the kernel refuses it memory.
 
-    running: dict[int, float] = field(default_factory=dict)
-    """CPU time of each rendering's thread when it began; endless once it is interrupted."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    thread: threading.Thread | None = None
-    process: int = 0
+    The thread ends when there is nothing to watch. A forked process has bounds of its own.
+    """
 
-    def watch(self, render: Callable[[], Made]) -> Made:
-        """Run `render` in this thread, until it has used up its CPU time."""
-        if self.thread is None or self.process != os.getpid():
-            self._start()
-        own = threading.get_ident()
-        self.running[own] = time.thread_time()
-        try:
-            return render()
-        finally:
-            with self.lock:
-                self.running.pop(own, None)
+    def __init__(self) -> None:
+        self.reset()
+        os.register_at_fork(after_in_child=self.reset)
 
-    def _start(self) -> None:
-        if self.process != os.getpid():  # a fork has neither the thread nor its renderings
-            self.lock, self.running, self.process = threading.Lock(), {}, os.getpid()
-        self.thread = threading.Thread(target=self._look, name="surefit-template", daemon=True)
-        self.thread.start()
+    def reset(self) -> None:
+        """Forget what another process was rendering."""
+        self.turn, self.lock = threading.Lock(), threading.Lock()
+        self.running: tuple[int, float] | None = None  # the thread, and its CPU time at the start
+        self.thread: threading.Thread | None = None
+
+    def run(self, render: Callable[[], Made]) -> Made:
+        """Run `render` in this thread, until it has used up its CPU time or memory."""
+        with self.turn:
+            if self.thread is None:
+                self.thread = threading.Thread(
+                    target=self._look, name="surefit-template", daemon=True
+                )
+                self.thread.start()
+            self.running = threading.get_ident(), time.thread_time()
+            try:
+                with _bounded_memory():
+                    return render()
+            finally:
+                with self.lock:
+                    self.running = None
 
     def _look(self) -> None:
         idle = 0
@@ -134,14 +136,11 @@ class _Watcher:
             time.sleep(_LOOK_SECONDS)
             with self.lock:
                 idle = 0 if self.running else idle + 1
-                for ident, began in list(self.running.items()):
-                    if _cpu_seconds(ident) > began + MAX_SECONDS:
-                        self.running[ident] = math.inf
-                        thread, error = (
-                            ctypes.c_ulong(ident),
-                            ctypes.py_object(_InterruptedRendering),
-                        )
-                        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+                if self.running and _cpu_seconds(self.running[0]) > self.running[1] + MAX_SECONDS:
+                    thread = ctypes.c_ulong(self.running[0])
+                    error = ctypes.py_object(_InterruptedRendering)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
+                    self.running = None
         self.thread = None
 
 
@@ -152,49 +151,25 @@ def _cpu_seconds(ident: int) -> float:
         return 0.0
 
 
-@dataclass
-class _MemoryBound:
-    """While any rendering runs, the kernel refuses address space beyond a bound."""
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Let the kernel refuse address space beyond a bound; systems without /proc have none."""
+    try:
+        with open("/proc/self/statm", "rb") as status:
+            pages = int(status.read().split()[0])
+    except OSError:
+        yield
+        return
+    import resource
 
-    depth: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    before: tuple[int, int] = (-1, -1)
-    status: int = -1
-    process: int = 0
-
-    def __enter__(self) -> None:
-        if self.process != os.getpid():
-            self._open()
-        if self.status < 0:
-            return
-        import resource
-
-        with self.lock:
-            self.depth += 1
-            if self.depth > 1:
-                return
-            self.before = resource.getrlimit(resource.RLIMIT_AS)
-            pages = int(os.pread(self.status, 64, 0).split()[0])
-            bound = pages * resource.getpagesize() + MAX_BYTES
-            if self.before[0] < 0 or bound < self.before[0]:
-                resource.setrlimit(resource.RLIMIT_AS, (bound, self.before[1]))
-
-    def __exit__(self, *_: object) -> None:
-        if self.status < 0:
-            return
-        import resource
-
-        with self.lock:
-            self.depth -= 1
-            if not self.depth:
-                resource.setrlimit(resource.RLIMIT_AS, self.before)
-
-    def _open(self) -> None:
-        self.depth, self.lock, self.process = 0, threading.Lock(), os.getpid()
-        try:
-            self.status = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # not on this system
-            self.status = -1
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    bound = pages * resource.getpagesize() + MAX_BYTES
+    if before[0] < 0 or bound < before[0]:
+        resource.setrlimit(resource.RLIMIT_AS, (bound, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-_watcher, _memory = _Watcher(), _MemoryBound()
+_bounds = _Bounds()

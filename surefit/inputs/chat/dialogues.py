@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from surefit.inputs.chat.messages import Message
+from surefit.inputs.chat.messages import Dialogue, Message
 from surefit.inputs.chat.template_rendering import (
     ANSWERS_NOT_FOUND,
     AnswerSpan,
@@ -27,9 +27,6 @@ from surefit.inputs.text.batch_tokenizing import (
     tokenize,
 )
 from surefit.inputs.text.tokenizer import adds_bos
-
-Dialogue = tuple[Sequence[Message], Any]
-"""Messages, and the tools offered in them."""
 
 PROBE = "a"
 """Stands for the answer when a prompt is tokenized: most answers begin with a letter."""
@@ -225,7 +222,7 @@ class DialogueTokenizer:
 
         The system message and the last answer are kept; None if these are too long.
         """
-        messages, tools = dialogue
+        messages, tools = dialogue.messages, dialogue.tools
         system = [message for message in messages[:1] if message["role"] == "system"]
         users = [place for place, message in enumerate(messages) if message["role"] == "user"]
         for place in users[1:]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from surefit.data.stored_messages import (
-    JSON,
     as_messages,
     is_python_text,
     parse_json,
@@ -83,19 +83,32 @@ _NEXT = {
 """The roles that may follow each role."""
 
 
-def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Message]:
+@dataclass(frozen=True)
+class Dialogue:
+    """The messages of a row up to its last answer, and the tools offered in them."""
+
+    messages: Sequence[Message]
+    tools: Any = None
+    num_left_out: int = 0
+    """Messages behind the last answer."""
+    has_unread_call: bool = False
+    """Whether a tool call is no JSON with a name and arguments, so that it stays text."""
+
+
+def read_dialogue(turns: Any, column: str, predicting: bool = False) -> Dialogue:
     """The messages of a row, up to its last answer; a row with faulty ones is skipped.
 
     With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
     it, if there is one.
     """
     messages: list[Message] = []
-    before = ""
+    before, has_unread = "", False
     for place, turn in enumerate(_read_turns(turns, column)):
-        message = _read_message(turn)
-        if isinstance(message, str):
-            raise _unreadable(f"message {place} {message}", column)
-        role = message["role"]
+        try:
+            message, is_unread = _read_message(turn)
+        except ValueError as fault:
+            raise _unreadable(f"message {place} {fault}", column) from None
+        role, has_unread = message["role"], has_unread or is_unread
         if before == "assistant" and _name_of(turn) in CALLS:
             answer = messages[-1]
             content = "\n".join(text for text in (answer["content"], message["content"]) if text)
@@ -105,21 +118,22 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> list[Mes
             continue
         if role not in _NEXT[before]:
             after = f"comes after {before}" if before else "comes first"
-            fault = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
-            raise _unreadable(fault, column)
+            wrong = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
+            raise _unreadable(wrong, column)
         messages.append(message)
         before = role
     if predicting and before == "system":
         raise _empty("there is nothing to answer", column)
     if predicting:
-        return messages[:-1] if before == "assistant" else messages
+        return Dialogue(messages[:-1] if before == "assistant" else messages)
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     if not answers:
         raise _empty("no message is an assistant's", column)
     for place in answers:
         if not messages[place]["content"].strip() and not messages[place].get("tool_calls"):
             raise _empty(f"message {place} (assistant) is empty", column)
-    return messages[: answers[-1] + 1]
+    kept = messages[: answers[-1] + 1]
+    return Dialogue(kept, None, len(messages) - len(kept), has_unread)
 
 
 def _read_turns(value: Any, column: str) -> Sequence[Any]:
@@ -156,61 +170,46 @@ def is_prompt(turn: Any) -> bool:
     return _ROLES.get(_name_of(turn)) == "user"
 
 
-def has_unread_call(turns: Any) -> bool:
-    """Whether a call of a tool is no JSON with a name and arguments, so that it stays text."""
-    for turn in turns:
-        calls = _calls_of(turn)
-        if not calls and _name_of(turn) in CALLS:
-            text = turn.get("value") or turn.get("content") or ""
-            calls = calls_in(text) or text if isinstance(text, str) else None
-        for call in read_calls(calls) if calls else ():
-            given = _function(call).get("arguments") if has_name(call) else "unnamed"
-            if isinstance(given, str) and given.strip():
-                return True
-    return False
+def _read_message(turn: Any) -> tuple[Message, bool]:
+    """One message with `role` and `content` as text, and whether a call in it stays text.
 
-
-def _calls_of(turn: Mapping[str, Any]) -> Any:
-    """The calls in a field of a message of the data, which may be stored as JSON."""
-    names = [
-        name for name, value in turn.items() if value and name.removesuffix(JSON) in CALL_FIELDS
-    ]
-    return next(iter(without_missing({names[0]: turn[names[0]]}).values())) if names else None
-
-
-def _read_message(turn: Any) -> Message | str:
-    """One message with `role` and `content` as text, or a text that says what is wrong with it."""
+    Raises ValueError with what is wrong with it.
+    """
     if not isinstance(turn, Mapping):
-        return f"is {shown(turn)}; expected an object with role and content"
+        raise ValueError(f"is {shown(turn)}; expected an object with role and content")
     values = without_missing(turn)
     name = values.pop("role", None) or values.pop("from", None)
     values.pop("from", None)
     if name is None:
-        return "has no role"
+        raise ValueError("has no role")
     role = _ROLES.get(name.lower()) if isinstance(name, str) else None
     if role is None:
-        return f"has the role {shown(name)}; known are {', '.join(_ROLES)}"
+        raise ValueError(f"has the role {shown(name)}; known are {', '.join(_ROLES)}")
     content = values.pop("content", None)
     content = values.pop("value", None) if content is None else content
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = _joined(content)
     tool_calls, function_call = (values.pop(name, None) for name in CALL_FIELDS)
     calls = tool_calls or function_call
-    if _name_of(turn) in CALLS and isinstance(content, str) and not calls:
+    is_unread = False
+    if name.lower() in CALLS and isinstance(content, str) and not calls:
         calls = calls_in(content)
+        is_unread = not calls and bool(content)
         content = "" if calls else content
-    calls = read_calls(calls) if calls else None
+    if calls:
+        calls = read_calls(calls)
+        is_unread = not all(map(_has_arguments, calls))
     if calls and not all(map(has_name, calls)) and not isinstance(content, list | Mapping):
         content, calls = "\n".join(filter(None, (content, text_of(calls)))), None
     if content is None and not calls:
-        return f"({role}) has no content"
+        raise ValueError(f"({role}) has no content")
     if content is not None and not isinstance(content, str):
-        return f"({role}) has the content {shown(content)}; expected text"
+        raise ValueError(f"({role}) has the content {shown(content)}; expected text")
     if role == "user" and not (content or "").strip():
-        return "(user) is empty"
+        raise ValueError("(user) is empty")
     if calls:
         values["tool_calls"] = calls
-    return {"role": role, "content": content or "", **values}
+    return {"role": role, "content": content or "", **values}, is_unread
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -282,6 +281,12 @@ def has_name(value: Any) -> bool:
     """Whether a call or a tool has a name; a template cannot write any other."""
     inner = _function(value)
     return isinstance(inner, Mapping) and isinstance(inner.get("name"), str)
+
+
+def _has_arguments(call: Any) -> bool:
+    """Whether a call has a name, and arguments that are no text."""
+    given = _function(call).get("arguments") if has_name(call) else "unnamed"
+    return not (isinstance(given, str) and given.strip())
 
 
 def text_of(calls: list[Any]) -> str:

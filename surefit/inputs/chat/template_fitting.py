@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from surefit.findings import Finding, note, rule
 from surefit.inputs.chat.bounded_rendering import UNUSABLE_TEMPLATE
-from surefit.inputs.chat.dialogues import Dialogue
-from surefit.inputs.chat.messages import Message
+from surefit.inputs.chat.messages import Dialogue, Message
 from surefit.inputs.chat.template_rendering import (
     ANSWERS_NOT_FOUND,
     DATE,
@@ -104,9 +104,9 @@ def _omits(template: Template, messages: list[Message], refused: bool) -> bool:
 def _test_template(template: Template, name: str, dialogues: Iterable[Dialogue]) -> None:
     """Render a few rows; refuse a template that fails on each of them."""
     faults = []
-    for (messages, tools), _ in zip(dialogues, range(_SAMPLE), strict=False):
+    for dialogue in islice(dialogues, _SAMPLE):
         try:
-            template.find_answers(template.prepared(messages), tools)
+            template.find_answers(template.prepared(dialogue.messages), dialogue.tools)
             return
         except TemplateError as fault:
             faults.append(fault)

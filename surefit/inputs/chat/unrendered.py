@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surefit.findings import NOTE, Rule, rule
-from surefit.inputs.chat.messages import Message, has_name
+from surefit.inputs.chat.messages import Dialogue, Message, has_name
 from surefit.inputs.chat.template_rendering import AnswerSpan, Template, TemplateError
 from surefit.inputs.encoded_row import RowFaultError
 
@@ -114,10 +114,9 @@ class UnrenderedParts:
         self._template = template
         self._known: dict[Any, tuple[RowFaultError, ...]] = {}
 
-    def find(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, columns: DialogueColumns
-    ) -> tuple[RowFaultError, ...]:
+    def find(self, dialogue: Dialogue, columns: DialogueColumns) -> tuple[RowFaultError, ...]:
         """What is lost of a dialogue."""
+        messages, tools = dialogue.messages, dialogue.tools
         key = (columns, *map(_structure, messages), tools is not None and len(tools) > 0)
         if key not in self._known:
             self._known[key] = tuple(self._probe(messages, tools, columns))

@@ -35,6 +35,17 @@ ALONGSIDE = {"mask": "attention_mask", "token_type_ids": "token_type_ids"}
 """Roles of columns that rows of token ids may have, and their names in a batch."""
 
 
+def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:
+    """The text in a role, None where there is none; a RowFaultError if it is not text."""
+    value = row.get(role)
+    if value is not None and not isinstance(value, str):
+        column = encoder.roles[role]
+        leave_out = f"Write it as one text, or leave it out: {set_option('ignore', column)}."
+        fix = leave_out if role == "input" else ""  # a prompt needs no context, but an answer
+        raise RowFaultError(WRONG_TYPE, f"{str(value)[:100]!r} is not text", column, fix)
+    return value
+
+
 def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
     """Tokens of the row's text or pair of texts, with what else was read from the row."""
     if "input_ids" in encoder.roles:
@@ -43,9 +54,7 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
     for role in ("text", "text_pair"):
         if role not in encoder.roles:
             continue
-        text = row[role]
-        if text is not None and not isinstance(text, str):
-            raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
+        text = read_text(row, role, encoder)
         if text is None or not text.strip():
             raise SkipRowError(DropReason.EMPTY)
         texts.append(text)

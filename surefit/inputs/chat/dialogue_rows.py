@@ -8,7 +8,8 @@ as the prompt. Answers may contain their prompt, or name one of several choices.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -18,10 +19,10 @@ from surefit.data.column_types import fields_of, is_object, is_text, is_text_lis
 from surefit.data.roles import Role
 from surefit.data.stored_messages import as_messages, holds_messages, parse_json
 from surefit.findings import rule
-from surefit.inputs.chat.dialogues import Dialogue
 from surefit.inputs.chat.messages import (
     EMPTY_PROMPT_OR_ANSWER,
     UNREADABLE_MESSAGE,
+    Dialogue,
     Message,
     is_answer,
     read_dialogue,
@@ -30,7 +31,7 @@ from surefit.inputs.chat.messages import (
 )
 from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
 from surefit.inputs.encoder import Encoder
-from surefit.tasks.causal_text import read_text
+from surefit.inputs.text.text_reading import read_text
 
 
 def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
@@ -44,16 +45,17 @@ def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     system = (read_text(row, "system", encoder) or "").strip()
     earlier = list(_history(row.get("history"), encoder.column_of("history")))
     role, turns = turns_of(row)
-    column = encoder.column_of(role)
     if turns is not None:
         turns = [*earlier, *turns] if earlier and not isinstance(turns, str) else turns
-        return with_system(system, read_dialogue(turns, column, predicting)), tools
+        read = read_dialogue(turns, encoder.column_of(role), predicting)
+        return replace(read, messages=with_system(system, read.messages), tools=tools)
     asked, answer = _asked(row, encoder)
-    if predicting:
-        return with_system(system, [*earlier, asked]), tools
-    if not (answer or "").strip():
-        raise _missing("answer")
-    return with_system(system, [*earlier, asked, {"role": "assistant", "content": answer}]), tools
+    messages = [*earlier, asked]
+    if not predicting:
+        if not (answer or "").strip():
+            raise _missing("answer")
+        messages.append({"role": "assistant", "content": answer})
+    return Dialogue(with_system(system, messages), tools)
 
 
 def turns_of(row: Mapping[str, Any]) -> tuple[str, Any]:
@@ -82,7 +84,7 @@ def divide_row(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return [messages[:last], row.get("tools"), *before], messages[last:]
 
 
-def with_system(system: str, messages: list[Message]) -> list[Message]:
+def with_system(system: str, messages: Sequence[Message]) -> Sequence[Message]:
     r"""The messages after a system text, which is put before a system message of their own.
 
     >>> with_system("Be brief", [{"role": "system", "content": "Be kind"}])
@@ -123,7 +125,7 @@ def _history(value: Any, column: str) -> Iterator[Message]:
     if turns is None or len(turns) == 0:
         return
     if holds_messages(as_messages(turns)):
-        yield from read_dialogue(turns, column)
+        yield from read_dialogue(turns, column).messages
         return
     for place, pair in enumerate(turns if isinstance(turns, list) else [turns]):
         texts = list(pair) if isinstance(pair, list | tuple) else [pair]
