@@ -16,12 +16,7 @@ from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.inputs.chat.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
 from surefit.inputs.chat.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
-from surefit.inputs.encoded_row import (
-    DropReason,
-    describe_counts,
-    describe_rows,
-    fix_for,
-)
+from surefit.inputs.encoded_row import KNOWN, DropReason, describe_counts, phrase_of
 from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Pipeline
 from surefit.speed.numerics import preserved_state
@@ -191,7 +186,8 @@ def check_ledger(
     share_lost = (lost - on_purpose) / max(ledger.rows, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
     reasons = describe_counts(ledger.dropped_rows)
-    example, fix = _first_dropped(sides), fix_for(ledger.dropped_rows)
+    example = _first_dropped(sides)
+    fix = " ".join(KNOWN[reason].fix for reason in ledger.dropped_rows if reason in KNOWN)
     if ledger.train_rows == 0:
         broken = NOTHING_LABELLED if lost else NO_DATA
         why = f": {reasons}" if reasons else ""
@@ -218,8 +214,8 @@ def check_ledger(
         rows = store.notes["dropped_examples"][DropReason.UNKNOWN_LABEL][:3]
         places = [table.where(row) for row in rows]
         numbers = ", ".join(str(where["row"]) for where in places)
-        counted = describe_counts({DropReason.UNKNOWN_LABEL: unseen})
-        message = f"Validation set: {counted} and {'is' if unseen == 1 else 'are'} dropped: "
+        what = "1 row is" if unseen == 1 else f"{unseen:,} rows are"
+        message = f"Validation set: {what} dropped {DropReason.UNKNOWN_LABEL.phrase}: "
         message += f"row{'s' * (len(places) > 1)} {numbers}{', for example' * (unseen > 3)}."
         yield UNSEEN_LABEL.finding(message, places[0])
 
@@ -286,8 +282,11 @@ def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
     for store, table in sides:
         for reason, rows in store.notes["dropped_examples"].items():
             hit.setdefault(reason, []).extend(int(table.where(row)["row"]) for row in rows)
-    shown = (describe_rows(reason, sorted(rows)[:3]) for reason, rows in sorted(hit.items()))
-    return f"For example, {'; '.join(shown)}." if hit else ""
+    shown = (
+        f"row{'s' * (len(rows) > 1)} {', '.join(map(str, sorted(rows)[:3]))} ({phrase_of(reason)})"
+        for reason, rows in sorted(hit.items())
+    )
+    return f"For example, {', '.join(shown)}." if hit else ""
 
 
 FIX = "Give the layer num_embeddings above the largest id, or correct the row."

@@ -202,10 +202,10 @@ def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
 
 def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
     """Print why a row is dropped."""
-    from surefit.inputs.encoded_row import describe_rows
+    from surefit.inputs.encoded_row import phrase_of
 
     why = f" ({shown['why']})" if "why" in shown else ""
-    console.print(as_line(f"dropped: {describe_rows(shown['dropped'], [shown['row']])}{why}"))
+    console.print(as_line(f"dropped: row {shown['row']} is {phrase_of(shown['dropped'])}{why}"))
 
 
 def show_values(shown: Mapping[str, Any], console: Console) -> None:

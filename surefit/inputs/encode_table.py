@@ -53,7 +53,7 @@ TEXTS_PER_FILE = 50
 """How many texts are tokenized in the time that one image or recording is decoded in."""
 
 Copy = tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]
-Made = tuple[tuple[EncodedRow, ...], list[Copy]] | SkipRowError | RowFaultError
+Made = tuple[tuple[EncodedRow, ...], list[Copy]] | RowFaultError
 """The blocks of a row and its augmented copies, or why there are none."""
 Chunk = list[tuple[int, Made]]
 """Numbers of rows, and what became of them."""
@@ -157,7 +157,7 @@ def _finish(
             return made, []
         again = partial(encode.encode_read, extras=row.extras)
         return made, list(copies.encode(row.row, number, made, again))
-    except (SkipRowError, RowFaultError) as failure:
+    except RowFaultError as failure:
         return failure
 
 
@@ -253,7 +253,7 @@ def _mean_bytes(table: Table, rows: npt.NDArray[np.int64], encode: RowEncoder) -
     for raw in table.rows(rows.tolist()):
         try:
             made = encode(raw)
-        except (SkipRowError, RowFaultError):  # counted and reported when they are encoded
+        except RowFaultError:  # counted and reported when they are encoded
             continue
         for row in made:
             values = sum(value.nbytes + COLUMN_BYTES for value in row.columns.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.errors import SurefitError, describe_error
-from surefit.findings import Rule, rule
+from surefit.findings import NOTE, Rule, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.batch_tokenizing import Text, Tokenized
 
@@ -21,98 +21,76 @@ from surefit.inputs.text.batch_tokenizing import Text, Tokenized
 class DropReason(StrEnum):
     """Every reason for which surefit drops a row; the value is its key in the ledger.
 
-    >>> DropReason.EMPTY == "empty", DropReason.EMPTY.plural
-    (True, 'are empty')
+    >>> DropReason.NO_LABEL == "no_label", DropReason.NO_LABEL.phrase
+    (True, 'without a label')
     """
 
-    singular: str
-    plural: str
+    phrase: str
+    """Describes one row, or several."""
     fix: str
 
-    def __new__(cls, key: str, singular: str, plural: str, fix: str) -> DropReason:
-        """A member with the verb phrases that follow "1 row" and "2 rows"."""
+    def __new__(cls, key: str, phrase: str, fix: str) -> DropReason:
+        """A member with what messages say about its rows."""
         member = str.__new__(cls, key)
-        member._value_ = key
-        member.singular, member.plural, member.fix = singular, plural, fix
+        member._value_, member.phrase, member.fix = key, phrase, fix
         return member
 
-    EMPTY = (
-        "empty",
-        "is empty",
-        "are empty",
-        "Fill in the missing input or answer, or delete the rows.",
-    )
-    NO_LABEL = (
-        "no_label",
-        "has no label",
-        "have no label",
-        "Add the missing labels, or delete the rows.",
-    )
+    EMPTY = "empty", "empty", "Fill in the missing input or answer, or delete the rows."
+    NO_LABEL = "no_label", "without a label", "Add the missing labels, or delete the rows."
     UNKNOWN_LABEL = (
         "unknown_label",
-        "has a label that no training row has",
-        "have a label that no training row has",
+        "with a label that no training row has",
         "Correct the label, or add training rows that have it.",
     )
     NO_LABELLED_TOKEN = (
         "nothing_to_learn",
-        "has no labelled token",
-        "have no labelled token",
+        "without a labelled token",
         "Check that the labels are not all -100, and that max_seq_length keeps the answer.",
     )
     NO_TARGET = (
         "no_target",
-        "has no target",
-        "have no target",
+        "without a target",
         "Add the missing targets, or check what the task's count_targets counts.",
     )
     MASKED = (
         "mask_all_zero",
-        "has a mask that is all zero",
-        "have a mask that is all zero",
+        "with a mask that is all zero",
         "Set the mask to 1 at the positions to use, or delete the rows.",
     )
     OVERLONG = (
         "overlong",
-        "is longer than the limit",
-        "are longer than the limit",
+        "longer than the limit",
         "Raise max_seq_length (for audio: audio.seconds), shorten the rows, or set "
         "overlong=truncate.",
     )
     BAD_FILE = (
         "bad_file",
-        "has a file that cannot be read",
-        "have a file that cannot be read",
+        "with a file that cannot be read",
         "Replace the unreadable files; on_bad_file=error names the first of them.",
     )
     BAD_MESSAGES = (
         "bad_messages",
-        "has invalid messages",
-        "have invalid messages",
+        "with invalid messages",
         "Correct the messages: each needs a known role and content, in the order of a dialogue.",
     )
     TEMPLATE = (
         "template",
-        "does not fit the chat template",
-        "do not fit the chat template",
+        "unsuited to the chat template",
         "Correct the rows, or choose another template.",
     )
     BAD_ANSWER = (
         "bad_answer",
-        "has an answer that is marked as bad",
-        "have an answer that is marked as bad",
+        "with an answer that is marked as bad",
         "Remove SF131 from accept if bad answers should stop the run.",
     )
     HELD_OUT = (
         "validation_row",
-        "has the input of a validation row",
-        "have the input of a validation row",
+        "with the input of a validation row",
         "Use other changes under augment.changes, if such copies are many.",
     )
     NOT_COLLATED = (
         "not_collated",
-        "comes after the batch that failed",
-        "come after the batch that failed",
+        "behind the batch that failed",
         "Correct the batch that failed; the rows after it were not read.",
     )
 
@@ -120,42 +98,18 @@ class DropReason(StrEnum):
 KNOWN: dict[str, DropReason] = {reason.value: reason for reason in DropReason}
 
 
-def describe_counts(counts: Mapping[str, int], nouns: tuple[str, str] = ("row", "rows")) -> str:
-    """How many rows are dropped for each reason; a task's own reason is quoted as it is.
+def phrase_of(reason: str) -> str:
+    """What a message says about rows that are dropped; a task's own reason is quoted as it is."""
+    return KNOWN[reason].phrase if reason in KNOWN else reason
 
-    >>> describe_counts({"empty": 2, "no_label": 1, "too short": 3})
-    '2 rows are empty, 1 row has no label, 3 rows: too short'
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """How many rows are dropped for each reason.
+
+    >>> describe_counts({"empty": 2, "no_label": 1, "too short": 3000})
+    '2 empty, 1 without a label, 3,000 too short'
     """
-    return ", ".join(
-        _sentence(f"{count:,} {nouns[count != 1]}", reason, count)
-        for reason, count in counts.items()
-    )
-
-
-def describe_rows(reason: str, rows: Sequence[int]) -> str:
-    """The numbers of some rows and what is wrong with them.
-
-    >>> describe_rows("empty", [4]), describe_rows("no_label", [5, 9])
-    ('row 4 is empty', 'rows 5, 9 have no label')
-    """
-    numbers = ", ".join(map(str, rows))
-    return _sentence(f"{'row' if len(rows) == 1 else 'rows'} {numbers}", reason, len(rows))
-
-
-def fix_for(reasons: Iterable[str]) -> str:
-    """What the user can do about rows that were dropped; empty for a task's own reasons.
-
-    >>> fix_for(["no_label", "too short"])
-    'Add the missing labels, or delete the rows.'
-    """
-    return " ".join(KNOWN[reason].fix for reason in reasons if reason in KNOWN)
-
-
-def _sentence(rows: str, reason: str, count: int) -> str:
-    known = KNOWN.get(reason)
-    if known is None:
-        return f"{rows}: {reason}"
-    return f"{rows} {known.singular if count == 1 else known.plural}"
+    return ", ".join(f"{count:,} {phrase_of(reason)}" for reason, count in counts.items())
 
 
 OVERLONG_ROW = rule(
@@ -174,7 +128,8 @@ OVERLONG_ROW = rule(
 class RowFaultError(Exception):
     """What is wrong with a row: the Rule it breaks, the message, and the column.
 
-    Raised, it refuses the data. A row that is dropped, or used nevertheless, carries such faults.
+    Raised, it refuses the data, unless it is a SkipRowError. A row that is used nevertheless
+    carries such faults.
     """
 
     rule: Rule
@@ -190,19 +145,31 @@ class RowFaultError(Exception):
         return self.message
 
 
-class SkipRowError(Exception):
-    """One row that is dropped: the reason it is counted under, and what is worth a Finding.
+class SkipRowError(RowFaultError):
+    """A fault for which one row is dropped: the reason that it is counted under.
 
-    The tasks of surefit use a DropReason. Another task may use any text; messages quote it.
+    The tasks of surefit use a DropReason. Another task may use any text; messages quote it. With a
+    Rule, the fault is a Finding as well; `also` are others.
     """
 
-    def __init__(self, reason: str, *faults: RowFaultError) -> None:
-        super().__init__(reason, *faults)
-        self.reason = reason
-        self.faults = faults
+    def __init__(
+        self,
+        reason: str,
+        rule: Rule = NOTE,
+        message: str = "",
+        column: str | None = None,
+        also: tuple[RowFaultError, ...] = (),
+    ) -> None:
+        super().__init__(rule, message, column)
+        self.reason, self.also = reason, also
+
+    @property
+    def faults(self) -> tuple[RowFaultError, ...]:
+        """What is worth a Finding."""
+        return (self, *self.also) if self.message else self.also
 
     def __str__(self) -> str:
-        return self.reason
+        return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
 class NamingOwnCode:
@@ -224,7 +191,7 @@ class NamingOwnCode:
         trace: TracebackType | None,
     ) -> None:
         """Name the function in what it raised."""
-        known = (RowFaultError, SkipRowError, SurefitError)
+        known = (RowFaultError, SurefitError)
         if error is None or isinstance(error, known) or not isinstance(error, Exception):
             return
         function = self._function

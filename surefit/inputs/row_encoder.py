@@ -37,7 +37,7 @@ class Begun:
     extras: Row
     """Other columns that the model's forward names."""
     encoding: Encoding | None = None
-    failure: RowFaultError | SkipRowError | None = None
+    failure: RowFaultError | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class RowEncoder:
                 raise SkipRowError(DropReason.BAD_ANSWER)
             encoding = self._begin(row)
             return Begun(row, {**extras, **self._further(raw)}, encoding)
-        except (RowFaultError, SkipRowError) as failure:
+        except RowFaultError as failure:
             return Begun(row, extras, failure=failure)
 
     def tokenize(self, rows: Sequence[Begun]) -> list[list[Tokenized]]:
@@ -102,6 +102,8 @@ class RowEncoder:
         for column, encoder in self.encoder.further.items():
             try:
                 block = self._begin(encoder.read(raw), encoder).finish([])
+            except SkipRowError:
+                raise
             except RowFaultError as fault:
                 message = f"column {column!r}: {fault.message}"
                 raise RowFaultError(fault.rule, message, column, fault.fix) from None

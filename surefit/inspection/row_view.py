@@ -99,6 +99,8 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
 def _encode(table: Table, row: int, reading: RowReading) -> tuple[EncodedRow, ...]:
     try:
         return reading.encode(table.row(row))
+    except SkipRowError:
+        raise
     except RowFaultError as fault:
         where = table.where(row)
         raise fault.rule.error(f"row {row}: {fault.message}", where, fix=fault.fix) from None

@@ -16,7 +16,7 @@ from surefit.data.python.live_rows import LiveRows, kept_randomness
 from surefit.data.several_columns import join_columns
 from surefit.errors import RunFailedError
 from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
-from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, describe_counts
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, phrase_of
 from surefit.inputs.store import Store
 from surefit.targets.class_loss import read_class_loss
 
@@ -101,8 +101,7 @@ class ReadAnew:
                 place = (number, copy, epoch)
                 blocks = self.copies.encode_anew(begun.row, place, blocks, again)
         except SkipRowError as skip:
-            reason = describe_counts({skip.reason: 1})
-            message = f"{where}: the row cannot be used ({reason})."
+            message = f"{where}: the row cannot be used ({phrase_of(skip.reason)})."
             raise RunFailedError(message, GIVE_ROWS) from None
         except RowFaultError as fault:
             raise RunFailedError(f"{where}: {fault.message}", fault.fix or GIVE_ROWS) from None

@@ -16,7 +16,7 @@ import numpy as np
 
 from surefit.data.table import Table
 from surefit.errors import UsageError, describe_error
-from surefit.inputs.encoded_row import RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.models.call import Call, refuse_without_targets
 from surefit.pipeline.pipeline import Pipeline
 
@@ -69,7 +69,7 @@ def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
     for raw in accepted.table.rows(range(min(LOOK_AT, accepted.table.num_rows))):
         try:
             rows.append(encode(raw)[0].columns)
-        except (SkipRowError, RowFaultError):
+        except RowFaultError:
             continue
     if not rows:
         raise UsageError("No row can be read to try the file with.", "Pass rows with --data.")

@@ -185,7 +185,8 @@ class StreamWindows:
         return placed
 
     def _report(self, first: int, dropped: Counter[str], truncated: int) -> None:
-        parts = [describe_counts(dropped)] if dropped else []
+        lost = dropped.total()
+        parts = [f"{lost:,} rows are dropped ({describe_counts(dropped)})"] if lost else []
         parts += [f"{truncated:,} rows are truncated"] if truncated else []
         for notice in self.notices if parts else ():
             notice(f"Stream, from row {first:,} on: {', '.join(parts)}.")

@@ -150,7 +150,7 @@ def check_copies(train: Store, copies: AugmentedCopies | None) -> Iterator[Findi
             "discarded."
         )
     if dropped:
-        reasons = describe_counts(dropped, ("augmented copy", "augmented copies"))
+        reasons = describe_counts(dropped)
         yield COPIES_LEFT_OUT.finding(
             f"{sum(dropped.values())} of {wanted} augmented copies are left out: {reasons}."
         )

@@ -143,8 +143,7 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
         yield "validation blocks", ledger.eval_blocks
     yield "per training epoch", ledger.per_epoch
     if ledger.dropped_views:
-        copies = ("augmented copy", "augmented copies")
-        yield "dropped augmented copies", describe_counts(ledger.dropped_views, copies)
+        yield "dropped augmented copies", describe_counts(ledger.dropped_views)
     if ledger.unit == "tokens" and ledger.target_unit == "tokens":
         yield "rows whose end-of-sequence token is labelled", ledger.rows_learning_eos
 

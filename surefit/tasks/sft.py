@@ -140,7 +140,7 @@ def _encoded(
             raise _unsuited(fault) from None
         except SkipRowError as skip:
             lost = _lost(row, dialogue, encoder)
-            raise SkipRowError(skip.reason, *skip.faults, *lost) from None
+            raise SkipRowError(skip.reason, skip.rule, skip.message, also=lost) from None
     ids = np.array(tokens.ids, np.int64)
     labels = np.full_like(ids, IGNORE_INDEX)
     if not encoder.predicting:
@@ -157,7 +157,7 @@ def _encoded(
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
     message = f"the template cannot render it: {fault.message}"
-    return SkipRowError(DropReason.TEMPLATE, RowFaultError(fault.rule, message))
+    return SkipRowError(DropReason.TEMPLATE, fault.rule, message)
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
@@ -165,12 +165,12 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = encoder.predicting
-    overlong = RowFaultError(OVERLONG_ROW_DROPPED, f"{length} tokens, but the limit is {limit}")
+    overlong = f"{length} tokens, but the limit is {limit}"
     if not predicting:
         try:
             refuse_overlong(length, encoder)
         except SkipRowError as skip:
-            raise SkipRowError(skip.reason, overlong) from None
+            raise SkipRowError(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
@@ -178,9 +178,7 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
         kept = tokens.ids[-limit:]
         return DialogueTokens(kept, (), (), len(kept))
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise SkipRowError(
-        DropReason.OVERLONG, RowFaultError(OVERLONG_ROW_DROPPED, overlong.message + why)
-    )
+    raise SkipRowError(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
 
 
 def _lost(

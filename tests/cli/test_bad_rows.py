@@ -61,8 +61,8 @@ def test_empty_rows_are_dropped_and_counted(
     (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
     assert note["severity"] == "warning"
     assert note["message"] == (
-        "4 of 30 rows are dropped: 2 rows are empty, 2 rows have no label. "
-        "For example, rows 4, 9 are empty; rows 11, 20 have no label."
+        "4 of 30 rows are dropped: 2 empty, 2 without a label. "
+        "For example, rows 4, 9 (empty), rows 11, 20 (without a label)."
     )
     assert note["where"]["row"] in (4, 9)
 

@@ -135,7 +135,7 @@ def test_a_new_pass_leaves_out_validation_rows_and_reports_what_it_drops() -> No
     first = {store.row(place)["features"].tobytes() for place in range(len(store))}
     assert not held & {*seen}
     assert first & {*seen}  # in the second pass
-    assert said[0] == "Stream, from row 60 on: 5 rows have no label."
+    assert said[0] == "Stream, from row 60 on: 5 rows are dropped (5 without a label)."
     with pytest.raises(RunFailedError, match="needed again"):
         pipeline.live.encoded(pipeline, store, [0], 1)
 

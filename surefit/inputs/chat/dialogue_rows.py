@@ -115,8 +115,8 @@ def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | Non
 
 
 def _missing(role: str) -> SkipRowError:
-    remark = RowFaultError(EMPTY_PROMPT_OR_ANSWER, f"the {role} is missing or empty", role)
-    return SkipRowError(DropReason.EMPTY, remark)
+    what = f"the {role} is missing or empty"
+    return SkipRowError(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, role)
 
 
 def _history(value: Any, column: str) -> Iterator[Message]:
@@ -131,9 +131,7 @@ def _history(value: Any, column: str) -> Iterator[Message]:
         texts = list(pair) if isinstance(pair, list | tuple) else [pair]
         if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
             fault = f"turn {place} of the history is {shown(pair)}; expected two texts"
-            raise SkipRowError(
-                DropReason.BAD_MESSAGES, RowFaultError(UNREADABLE_MESSAGE, fault, column)
-            )
+            raise SkipRowError(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
         yield {"role": "user", "content": texts[0]}
         yield {"role": "assistant", "content": texts[1]}
 

@@ -18,7 +18,7 @@ from surefit.data.stored_messages import (
     without_missing,
 )
 from surefit.findings import rule
-from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import DropReason, SkipRowError
 
 EMPTY_PROMPT_OR_ANSWER = rule(
     "SF270",
@@ -147,11 +147,11 @@ def _read_turns(value: Any, column: str) -> Sequence[Any]:
 
 
 def _empty(what: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.EMPTY, RowFaultError(EMPTY_PROMPT_OR_ANSWER, what, column))
+    return SkipRowError(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, column)
 
 
 def _unreadable(fault: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.BAD_MESSAGES, RowFaultError(UNREADABLE_MESSAGE, fault, column))
+    return SkipRowError(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
 
 
 def _name_of(turn: Any) -> str:
