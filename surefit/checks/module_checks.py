@@ -1,16 +1,15 @@
-"""Checks of a module and of the batches it gets: what is trained, single rows, padding."""
+"""Checks of a module and of the batches it gets: what is trained, single rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.errors import UsageError, describe_error
-from surefit.findings import Finding, note, rule
+from surefit.findings import Finding, rule
 from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
@@ -151,27 +150,3 @@ def check_single_rows(batches: Batches, epochs: int, layer: str) -> Iterator[Fin
                 fix=fix,
             )
             return
-
-
-MUCH = 0.25
-WORTH_SAYING = 0.1
-"""The least change of the share of padding that is suggested."""
-
-
-def check_padding(batches: Batches) -> Iterator[Finding]:
-    """Say so if a large share of the positions is padding that smaller micro-batches avoid."""
-    share = batches.padding_share()
-    parts = next((n for n in (4, 2) if batches.batch_size % n == 0), None)
-    if share < MUCH or parts is None or batches.max_tokens is not None:
-        return
-    rows, accum = batches.batch_size // parts, batches.grad_accum * parts
-    smaller = replace(batches, batch_size=rows, grad_accum=accum).padding_share()
-    if share - smaller < WORTH_SAYING:
-        return
-    grouped = replace(batches, order="grouped").padding_share()
-    yield note(
-        f"{share:.0%} of the positions in an epoch are padding.",
-        fix=f"Set batch_size={rows} and grad_accum={accum}: the same steps, with {smaller:.0%} "
-        f"padding. order=grouped has {grouped:.0%}, but its steps have rows of one length, which "
-        "harms training where length and target are related.",
-    )

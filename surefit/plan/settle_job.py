@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from surefit.batches.order import Batches
-from surefit.checks.module_checks import check_padding, check_single_rows, find_min_rows
+from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.checks.probes.model_profile import ModelProfile
 from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors
@@ -137,11 +137,6 @@ def end_probes(d: Draft) -> None:
 def arrange_batches(d: Draft) -> tuple[Batches, Findings]:
     """The batches in the chosen layout."""
     return replace(d.batches, padding_free=d.pipeline.layout.padding_free), ()
-
-
-def check_padded(d: Draft) -> Findings:
-    """Whether much of a batch is padding, if its size is fixed."""
-    return () if is_size_free(d) else check_padding(d.batches)
 
 
 def is_shared(d: Draft) -> bool:

@@ -146,7 +146,6 @@ STAGES = (
     Stage("batches", settle_job.arrange_batches, "batches"),
     Stage("processes", check_divided, when=is_divided),
     Choice("processes", choose_parallel, "parallel", is_shared, stored=True),
-    Stage("batches", settle_job.check_padded),
     Stage("predicting memory", settle_job.make_job, "work"),
     Stage("predicting memory", layout.choose_frozen, "work choices"),
     Stage(

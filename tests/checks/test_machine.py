@@ -14,7 +14,6 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_module
-from surefit.checks import half_precision_products as products
 from surefit.checks import half_precision_trial as trial
 from surefit.checks.half_precision_trial import why_not
 from surefit.checks.machine import check_machine, check_weights
@@ -134,10 +133,10 @@ def test_a_run_in_half_precision_is_evaluated_where_there_is_none(
 
 def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(4, 4), (4, 4)]
-    monkeypatch.setattr(products, "PRODUCTS", {"sum": (torch.add, shapes)})
-    assert products.find_fault(torch.bfloat16) is None  # sums are computed by every CPU
-    monkeypatch.setattr(products, "PRODUCTS", {"sum": (_wrong, shapes)})
-    assert "sum is wrong by" in (products.find_fault(torch.bfloat16) or "")
+    monkeypatch.setattr(trial, "PRODUCTS", {"sum": (torch.add, shapes)})
+    assert trial.find_fault(torch.bfloat16) is None  # sums are computed by every CPU
+    monkeypatch.setattr(trial, "PRODUCTS", {"sum": (_wrong, shapes)})
+    assert "sum is wrong by" in (trial.find_fault(torch.bfloat16) or "")
 
 
 def _wrong(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -300,12 +300,6 @@ def _forward(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -
         layer = _describe(names, part)
         _check_feature_size(module, names[part], layer_input_size(part), given, batch)
         message = f"{layer} raised {describe_error(error)} (shapes: {_shapes(batch)})"
-        if _works_transposed(module, call, batch):
-            raise MODEL_FAILED.error(
-                f"The model fails on inputs_embeds {list(batch['inputs_embeds'].shape)} and works "
-                "with its last two axes exchanged: the rows are [width, steps].",
-                fix="Save the array as [rows, steps, width].",
-            ) from error
         read = [batch[name] for name in call.arguments.values() if name in batch]
         whole = not any(column.is_floating_point() for column in read)
         is_type = whole and re.search(r"\blong\b", str(error), re.IGNORECASE)
@@ -338,22 +332,6 @@ def _describe(names: Mapping[nn.Module, str], part: nn.Module) -> str:
     text = str(part)
     shown = text if len(text) < 80 and "\n" not in text else type(part).__name__
     return f"layer {names[part]!r} ({shown})" if names[part] else f"{shown}.forward"
-
-
-def _works_transposed(module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor]) -> bool:
-    embeds = batch.get("inputs_embeds")
-    if embeds is None or embeds.shape[1] == embeds.shape[2]:
-        return False
-    turned = {**batch, "inputs_embeds": embeds.transpose(1, 2)}
-    if "attention_mask" in batch:
-        turned["attention_mask"] = batch["attention_mask"].new_ones(
-            turned["inputs_embeds"].shape[:2]
-        )
-    try:
-        call(module, turned)
-    except Exception:
-        return False
-    return True
 
 
 def _pixel_logits(logits: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
