@@ -245,7 +245,9 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
     return Call({column: column for column in wanted}, fixed)
 
 
-def compute_losses(call: Call, loss: Loss, model: Any, batch: Batch) -> tuple[Any, Any, Any]:
+def compute_losses(
+    call: Callable[[Any, Batch], Any], loss: Loss, model: Any, batch: Batch
+) -> tuple[Any, Any, Any]:
     """The loss summed over targets, their count, and the auxiliary loss or None.
 
     The outputs are freed on return, before the backward pass.

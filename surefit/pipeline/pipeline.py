@@ -25,7 +25,7 @@ from surefit.inputs.encoded_row import EncodedRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
-from surefit.models.call import Call, Names, OwnLoss, compute_losses
+from surefit.models.call import Call, Names, OwnLoss
 from surefit.models.frozen_precision import lower_frozen
 from surefit.models.module_outputs import SETTING as OUTPUTS
 from surefit.models.module_outputs import OutputReader, SingleLogit
@@ -146,16 +146,6 @@ class Pipeline:
     def outputs(self, batch: Batch) -> Any:
         """What the module makes of a batch in training."""
         return self.call(self.module, batch)
-
-    def mean_loss(self, batch: Batch) -> tuple[Any, Any]:
-        """Return the loss of a batch per target: alone, and with the module's auxiliary loss.
-
-        The steps that are measured, tried or repeated on one micro-batch call `backward` on the
-        second; a training step adds up several (`training/step.py`).
-        """
-        total, count, added = compute_losses(self.call, self.loss, self.module, batch)
-        mean = total / (float(count) or 1.0)
-        return mean, mean if added is None else mean + added
 
     def predicted(self, batch: Batch) -> Any:
         """What the module makes of a batch without its targets: what metrics compare with them."""

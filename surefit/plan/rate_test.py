@@ -9,20 +9,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.memory.predict_peak import Fit, predict
-from surefit.memory.prove import restoring_state
 from surefit.models.optimizer import OptimizerSettings
 from surefit.models.quantize import num_weights
 from surefit.pipeline.pipeline import Job
-
-if TYPE_CHECKING:
-    from torch import nn
+from surefit.pipeline.step import drop_gradients, forward_backward, trying_steps
 
 RATE_TOO_HIGH = rule(
     "SF740",
@@ -179,63 +174,36 @@ def _fix(rates: Rates, works: float | None) -> str:
 
 
 def try_rate(job: Job, rates: Rates, budget_seconds: float) -> Losses | None:
-    """A few steps at rates that rise to the peak; None where they would take longer.
+    """Take a few steps at rates that rise to the peak; None where they would take longer.
 
     Everything is restored.
     """
     import torch
 
-    module = job.pipeline.module
-    trained = [weight for weight in module.parameters() if weight.requires_grad]
-    kept = [weight.detach().clone() for weight in trained]
-    optimizer = rates.optimizer.make(module)
+    pipeline, batches = job.pipeline, job.batches
+    optimizer = rates.optimizer.make(pipeline.module)
     peaks = [group["lr"] for group in optimizer.param_groups]
-    steps = _steps(job, optimizer, trained, rates.clip)
-    losses: list[float] = []
-    began = 0.0
-    try:
-        with restoring_state(module, optimizer, fresh=True):
-            torch.manual_seed(job.pipeline.seed)
-            for place, share in enumerate((*RAMP, 0.0)):
-                for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                    group["lr"] = peak * share
-                losses.append(steps(place, share > 0))
-                if not math.isfinite(losses[-1]):
-                    break
-                if place == 0:  # the first step is slower than the others
-                    began = time.process_time()
-                elif len(RAMP) * (time.process_time() - began) / place > budget_seconds:
-                    return None
-    finally:
-        with torch.no_grad():
-            for weight, value in zip(trained, kept, strict=True):
-                weight.copy_(value)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = peak
-    return tuple(losses)
-
-
-def _steps(
-    job: Job, optimizer: Any, trained: list[nn.Parameter], clip: float
-) -> Callable[[int, bool], float]:
-    """One step on rows of its own: the loss before it; without an update, the loss alone."""
-    import torch
-
-    batches = job.batches
     sizes = [len(batches.step_rows(0, index)) for index in range(min(batches.steps_per_epoch, 16))]
     usable = [index for index, size in enumerate(sizes) if size == max(sizes)]
-
-    def step(place: int, updates: bool) -> float:
-        rows = batches.step_rows(0, usable[place % len(usable)])[:MAX_ROWS]
-        batch = job.pipeline.batch(job.train, rows)
-        loss, whole_loss = job.pipeline.mean_loss(batch)
-        if updates:
-            whole_loss.backward()
-            if clip:
-                torch.nn.utils.clip_grad_norm_(trained, clip)
+    losses: list[float] = []
+    began = 0.0
+    with trying_steps(pipeline.module, optimizer) as trained:
+        torch.manual_seed(pipeline.seed)
+        for place, share in enumerate((*RAMP, 0.0)):  # after the last step, the loss alone counts
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * share
+            rows = batches.step_rows(0, usable[place % len(usable)])[:MAX_ROWS]
+            batch = pipeline.batch(job.train, rows)
+            found = forward_backward(pipeline.call, pipeline.loss, pipeline.module, batch)
+            losses.append(found.mean)
+            if not math.isfinite(losses[-1]):
+                break
+            if rates.clip:
+                torch.nn.utils.clip_grad_norm_(trained, rates.clip)
             optimizer.step()
-            for weight in trained:
-                weight.grad = None
-        return float(loss.detach())
-
-    return step
+            drop_gradients(pipeline.module)
+            if place == 0:  # the first step is slower than the others
+                began = time.process_time()
+            elif len(RAMP) * (time.process_time() - began) / place > budget_seconds:
+                return None
+    return tuple(losses)

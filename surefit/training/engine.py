@@ -18,6 +18,7 @@ from surefit.models.load_shards import fill_shards, late_weights
 from surefit.models.lora_files import has_named_base
 from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
 from surefit.pipeline.evaluation import Group
+from surefit.pipeline.step import Processes
 from surefit.processes import gather, num_processes, object_group, on_cpu
 from surefit.speed.compiling import compile_layers
 from surefit.speed.numerics import align_weights, deterministic_algorithms
@@ -227,6 +228,32 @@ class Engine:
             return nullcontext()
         waits: AbstractContextManager[Any] = self.accelerator.no_sync(self.model)
         return waits
+
+    @property
+    def processes(self) -> Processes:
+        """What one training step needs of the engine."""
+        used = self.sharded.used if self.sharded is not None else None
+        return Processes(
+            self.model,
+            self.accelerator.num_processes,
+            self._sum,
+            self.accumulating,
+            self.is_sharded,
+            used.drop_others if used is not None else lambda: None,
+            self.accelerator.backward if self.accelerator.scaler is not None else None,
+        )
+
+    def _sum(self, *numbers: float) -> list[float]:
+        """Return the sum of each number over all processes; all of them call it."""
+        import torch
+
+        accelerator = self.accelerator
+        if accelerator.num_processes == 1:
+            return list(numbers)
+        wide = torch.float32 if accelerator.device.type == "mps" else torch.float64
+        own = torch.tensor(numbers, dtype=wide, device=accelerator.device)
+        summed: list[float] = accelerator.reduce(own, reduction="sum").tolist()
+        return summed
 
     @property
     def group(self) -> Group:

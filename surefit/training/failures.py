@@ -1,7 +1,7 @@
-"""What a failing step leaves behind: its cause in plain words, and a bundle that repeats it.
+"""What a failing step leaves behind: its cause in plain words, and a bundle with its batch.
 
-`failures/step-N/` in the run's folder holds the batch (safetensors), the traceback, the versions
-and seed (failure.json), and reproduce.py, which repeats forward and backward on that batch.
+`failures/step-N/` in the run's folder holds the batch (safetensors), the traceback, and the
+versions and seed (failure.json). Resuming the run repeats the step to the bit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.core import files
-from surefit.core.foreign import read_json
-from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, UsageError, message_of
+from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, message_of
 from surefit.explainer import Explanation, explain
+from surefit.pipeline.step import Rows
 from surefit.plan.plan import Plan
 from surefit.processes import has_lost_process, process_index
-from surefit.request import PythonObjects, Request
-from surefit.run.checkpoints import load_checkpoint
 from surefit.run.choose_checkpoint import State, latest_checkpoint
 from surefit.run.events import Event, Observer, without_nan
-from surefit.run.run_folder import Run, open_run
+from surefit.run.run_folder import Run
 from surefit.training.engine import Engine
-from surefit.training.loop import seed_step
-from surefit.training.step import NonFiniteError, Rows, show_rows
+from surefit.training.loop import NonFiniteError
 from surefit.training.stops import as_disk_failure
 
 if TYPE_CHECKING:
@@ -45,20 +42,8 @@ LIBRARIES = (
     "numpy",
     "bitsandbytes",
 )
-OBJECTS = ("data", "eval_data", "model", "task", "loss_fn", "collate_fn")
 FORMAT_VERSION = 1
-SCRIPT = '''"""Repeats forward and backward of step {step} of {run} on the batch it failed with.
-
-The weights are those of {weights}.
-To repeat the whole run up to the failure, to the bit: surefit train --resume RUN --debug
-"""
-
-from pathlib import Path
-
-from surefit.training.failures import repeat_step
-
-{objects}repeat_step(Path(__file__).resolve().parent{arguments})
-'''
+SHOWN_ROWS = 12
 
 
 @dataclass
@@ -148,7 +133,7 @@ def _failed(error: Exception, watch: Watch, plan: Plan, run: Run, step: int) -> 
         lines.append(f"rows: {show_rows(rows)} (numbers from 0)")
     try:
         folder = write_bundle(error, explained, watch, plan, run, step)
-        lines.append(f"bundle: {folder} (reproduce.py repeats it)")
+        lines.append(f"bundle: {folder} (its batch, traceback and versions)")
     except OSError as fault:
         lines.append(f"bundle: could not be written ({fault})")
     failed = RunFailedError(lines, fix.replace("explain RUN", f"explain {run.path}"))
@@ -161,6 +146,16 @@ def _source_rows(watch: Watch, plan: Plan) -> list[int]:
     if watch.rows is None or plan.job is None or not watch.is_training:
         return []
     return [int(row) for row in plan.job.train.source_row[watch.rows]]
+
+
+def show_rows(rows: list[int]) -> str:
+    """Row numbers for a message.
+
+    >>> show_rows([3, 17])
+    '3, 17'
+    """
+    more = f" and {len(rows) - SHOWN_ROWS} more" if len(rows) > SHOWN_ROWS else ""
+    return ", ".join(map(str, rows[:SHOWN_ROWS])) + more
 
 
 def _first_line(error: BaseException) -> str:
@@ -198,7 +193,6 @@ def write_bundle(
         files.write_json(temporary / "failure.json", without_nan(about))
         lines = traceback.format_exception(error)
         files.write_text(temporary / "traceback.txt", "".join(lines))
-        files.write_text(temporary / "reproduce.py", _script(plan, run, step, latest))
     return folder
 
 
@@ -236,61 +230,3 @@ def versions() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _script(plan: Plan, run: Run, step: int, latest: Path | None) -> str:
-    given = [name for name in OBJECTS if getattr(plan.objects, name) is not None]
-    objects = "".join(f"{name} = ...  # what the run was given from Python\n" for name in given)
-    return SCRIPT.format(
-        step=step,
-        run=run.path.name,
-        weights=f"checkpoint {latest.name}" if latest is not None else "the run's beginning",
-        objects=objects + "\n" if objects else "",
-        arguments="".join(f", {name}={name}" for name in given),
-    )
-
-
-def repeat_step(
-    folder: Path,
-    report: Callable[[str], None] = print,
-    trust_code: Iterable[str] = (),
-    **objects: Any,
-) -> float:
-    """Forward and backward on the batch of a bundle; returns the loss per target.
-
-    `objects` are those the run was given from Python: data, model, task, loss_fn, collate_fn.
-    """
-    import torch
-    from safetensors.torch import load_file
-
-    from surefit.plan.make_plan import make_plan
-
-    missing = [name for name, value in objects.items() if value is ...]
-    if missing:
-        raise UsageError(
-            f"The run was given {', '.join(missing)} from Python.",
-            f"Put them into {folder / 'reproduce.py'}.",
-        )
-    about = read_json(folder / "failure.json", dict[str, Any])
-    batch = load_file(str(folder / "batch.safetensors"))
-    if not batch:
-        raise UsageError(f"{folder} has no batch.", "Repeat it with surefit train --resume RUN.")
-    run = open_run(folder.parents[1], trust_code)
-    plan = make_plan(Request(run.config, PythonObjects(**objects), run.code))
-    if plan.job is None:
-        raise UsageError([found.message for found in plan.findings], "See surefit check.")
-    pipeline = plan.job.pipeline
-    if about["checkpoint"] is not None:
-        load_checkpoint(run.checkpoints / about["checkpoint"], pipeline.module)
-    training = about["stage"] == "training"
-    pipeline.module.train(training)
-    seed_step(about["seed"], about["step"], about["process"])
-    report(f"batch: {', '.join(_shown(batch).values())}")
-    batch = {name: value.to(pipeline.device) for name, value in batch.items()}
-    with torch.set_grad_enabled(training):
-        mean, whole_loss = pipeline.mean_loss(batch)
-        if training:
-            whole_loss.backward()
-    loss = float(mean.detach())
-    report(f"loss: {loss}; forward and backward went through.")
-    return loss

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.order import Batches
-from surefit.errors import InterruptedRunError, message_of
+from surefit.errors import InterruptedRunError, RunFailedError, message_of
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.pipeline import Job
+from surefit.pipeline.step import Place, Rows, StepBatches, add_gradients
 from surefit.pipeline.stream_windows import StreamEndedError, StreamWindows
 from surefit.progress import Progress
 from surefit.run.choose_checkpoint import State
@@ -23,20 +24,7 @@ from surefit.run.events import Observer
 from surefit.speed.clipping import make_clipper
 from surefit.targets.task_spec import Better, is_better
 from surefit.training.engine import Engine, LastBuffers
-from surefit.training.schedule import Place, places
-from surefit.training.step import (
-    LEAST_SCALE,
-    MAX_SKIPPED_IN_A_ROW,
-    Feed,
-    Rows,
-    StepBatches,
-    add_gradients,
-    find_nonfinite,
-    load_steps,
-    stop_at,
-    sum_over_processes,
-    too_many_skipped,
-)
+from surefit.training.schedule import Feed, load_steps, places
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +95,8 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     accelerator, model, optimizer = engine.accelerator, engine.model, engine.optimizer
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
-    backward = accelerator.backward if accelerator.scaler is not None else torch.Tensor.backward
+    processes, buffers = engine.processes, engine.buffers
     clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
-    buffers = engine.buffers
     if state.step:  # resumed: the optimizer as the last step left it
         _set_rates(optimizer, base_lrs, pace.lr_factor(state.step))
         _evaluate_if_due(_last_place(job.batches, state, pace), pace, hooks, state)
@@ -122,7 +109,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
         seed_step(job.pipeline.seed, place.step, accelerator.process_index)
         sums, exceeded = None, ""
         try:
-            sums = add_gradients(engine, job, step, backward, hooks.on_rows)
+            sums = add_gradients(processes, job, step, hooks.on_rows)
         except torch.OutOfMemoryError as error:
             exceeded = _refuse_split(error, step, state, accelerator.num_processes)
         if sums is None:  # outside of the handler, which holds the tensors of the step
@@ -131,8 +118,8 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             steps = load_steps(engine, job.batches, feed, pace.num_steps, state)
             continue
         norm = clip_gradients()
-        mean_loss, mean_added, num_stopped = sum_over_processes(
-            engine, sums.loss, sums.added or 0.0, float(hooks.stop_asked())
+        mean_loss, mean_added, num_stopped = processes.sum(
+            sums.loss, sums.added or 0.0, float(hooks.stop_asked())
         )
         rate = pace.lr_factor(place.step)
         fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
@@ -327,3 +314,44 @@ def note_evaluation(
     else:
         state.stale_evaluations += 1
         state.stopped_early = pace.patience is not None and state.stale_evaluations >= pace.patience
+
+
+MAX_SKIPPED_IN_A_ROW = 10
+LEAST_SCALE = 2.0**-10
+"""Of the loss in fp16, which starts at 2¹⁶: gradients that overflow even so are not finite."""
+
+
+class NonFiniteError(RunFailedError):
+    """A step whose loss or gradient is NaN or infinite; the weights are those before the step."""
+
+    is_told = True  # all processes raise it, and process 0 prints it
+
+
+def find_nonfinite(loss: float, norm: Any) -> str:
+    """What of a step is not finite; empty where all is."""
+    if not math.isfinite(loss):
+        return f"The loss became {loss}"
+    value = 0.0 if norm is None else float(norm)
+    if not math.isfinite(value):
+        return f"The gradient norm became {value} (with a loss of {loss:.6g})"
+    return ""
+
+
+def stop_at(fault: str, step: int, saved: bool) -> NonFiniteError:
+    """The error that ends the run, with the policy and the command that finds the row."""
+    kept = f" Step {step - 1} is saved." if saved else ""
+    return NonFiniteError(
+        f"{fault} at step {step}. The weights were not changed.{kept}",
+        "Find the row that caused it with `surefit explain RUN`. If the rows are sound: lower "
+        "--lr, keep clip above 0, or use precision=fp32. To train on without such steps, start "
+        "again with --set on_nonfinite=skip.",
+    )
+
+
+def too_many_skipped(fault: str, step: int) -> NonFiniteError:
+    """The error where skipping does not help."""
+    return NonFiniteError(
+        f"{fault} at step {step}, as in the {MAX_SKIPPED_IN_A_ROW - 1} steps before it, which were "
+        "skipped (on_nonfinite: skip).",
+        "Find the cause with `surefit explain RUN`; lower --lr, or use precision=fp32.",
+    )

@@ -18,10 +18,10 @@ from surefit.core.locks import scratch_folder
 from surefit.errors import FindingError, SurefitError, describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, accept_findings, has_errors, rule
-from surefit.memory.prove import create_optimizer_state, restoring_state
 from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job
+from surefit.pipeline.step import restoring_state
 from surefit.plan.choose_rehearsal import FEW_TOKENS
 from surefit.plan.plan import Plan
 from surefit.processes import from_main, gather, is_main
@@ -33,6 +33,7 @@ from surefit.run.run_folder import Run
 from surefit.training.begin_run import begin_run
 from surefit.training.engine import Engine
 from surefit.training.guards import fingerprint
+from surefit.training.measured_step import create_optimizer_state
 from surefit.training.saving import gather_model
 from surefit.training.stops import as_disk_failure
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from surefit.data.cache import use_cache
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.pipeline.pipeline import Job
+from surefit.pipeline.step import Place, Rows, StepBatches, add_gradients
 from surefit.plan.plan import Plan
 from surefit.progress import Progress, silent
 from surefit.request import PythonObjects, Request
@@ -34,19 +35,11 @@ from surefit.run.run_folder import Run
 from surefit.speed.clipping import make_clipper
 from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine
-from surefit.training.loop import Hooks, Pace, seed_step, train
+from surefit.training.failures import show_rows
+from surefit.training.loop import Hooks, Pace, find_nonfinite, seed_step, train
 from surefit.training.resume import plan_of_run, spread_steps
 from surefit.training.run import open_engine, refuse_errors
-from surefit.training.schedule import Place, lr_by_step, places
-from surefit.training.step import (
-    Rows,
-    StepBatches,
-    add_gradients,
-    find_nonfinite,
-    make_feed,
-    show_rows,
-    split_share,
-)
+from surefit.training.schedule import lr_by_step, make_feed, places, split_share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -265,18 +258,17 @@ def _without_each(trial: Trial, rows: Rows, progress: Progress) -> list[int]:
 
 def _make_trial(replay: Replay, place: Place) -> Trial:
     """What computes the step on some of its rows: what is not finite about it, or nothing."""
-    import torch
-
     engine, job = replay.engine, replay.job
     engine.model.train()
     parameters = [p for p in engine.model.parameters() if p.requires_grad]
+    unscaled = replace(engine.processes, backward=None)
     norm = make_clipper(engine.accelerator, None, parameters, 0.0)
 
     def compute(micro_batches: Sequence[Rows]) -> str:
         seed_step(job.pipeline.seed, place.step, engine.accelerator.process_index)
         loaded = (job.batch(rows, place.epoch) for rows in micro_batches)
         step = StepBatches(place, Share(tuple(micro_batches), 1.0), loaded)
-        sums = add_gradients(engine, job, step, torch.Tensor.backward, lambda rows: None)
+        sums = add_gradients(unscaled, job, step)
         fault = find_nonfinite(sums.loss + (sums.added or 0.0), norm())
         for parameter in parameters:
             parameter.grad = None

@@ -66,8 +66,7 @@ from surefit.training.saving import (
     let_extended_go_on,
     save_model_of_step,
 )
-from surefit.training.schedule import lr_by_step
-from surefit.training.step import make_feed
+from surefit.training.schedule import lr_by_step, make_feed
 from surefit.training.stops import (
     keeping_good_model,
     report_stops,

@@ -19,8 +19,6 @@ from surefit.core.locks import lock_run
 from surefit.request import make_request
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
 from surefit.run.events import cut_events, read_events
-from surefit.run.run_folder import Run
-from surefit.run.verify_run import verify_files
 from surefit.training.resume import resume_run
 from surefit.training.run import Listeners
 
@@ -148,19 +146,6 @@ def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: 
         truncate(path / "optimizer-00001-of-00001.safetensors")
     assert "Resuming from step 0." in resume(run)
     assert events(run) == events(whole)
-
-
-def test_a_run_goes_on_in_another_folder(tmp_path: Path, whole: Path) -> None:
-    run, other = cut(tmp_path / "run", 7), tmp_path / "disk" / "other"
-    (run / "checkpoints" / ".step-00000009.89abcdef.tmp").mkdir()
-    (run / "outside").symlink_to(tmp_path)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    resume(run, output=str(other))
-    assert events(other) == events(whole)
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    assert not (other / "outside").exists()
-    assert not [path for path in other.rglob("*") if path.name.endswith((".tmp", ".lock"))]
-    assert not [found for found in verify_files(Run(other)) if found.severity == "error"]
 
 
 def test_what_killed_writes_left_is_swept(tmp_path: Path) -> None:

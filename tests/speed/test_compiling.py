@@ -12,10 +12,10 @@ from torch import nn
 import surefit
 from builders import echo_rows, write_jsonl
 from surefit.data.open_data import open_table
-from surefit.memory.prove import _decode_seconds
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job
 from surefit.speed.compiling import compile_layers
+from surefit.training.measured_step import _decode_seconds
 
 
 @pytest.fixture

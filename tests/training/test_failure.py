@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +19,6 @@ from torch import nn
 import surefit
 from builders import MeanPool, feature_rows, save_ragged
 from surefit.cli import run
-from surefit.training.failures import repeat_step
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = """
@@ -114,28 +111,6 @@ def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, 
     assert "mat1 and mat2" in (bundle / "traceback.txt").read_text("utf-8")
 
 
-@pytest.mark.slow
-def test_the_script_repeats_the_failure(failed: tuple[Path, str]) -> None:
-    folder, _ = failed
-    script = str(bundle_of(folder / "run") / "reproduce.py")
-    state = str(folder / "state")  # where it is remembered that this user made the run
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
-    again = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=folder, env=env
-    )
-    assert again.returncode == 1
-    assert "mat1 and mat2 shapes cannot be multiplied" in again.stderr
-
-
-def test_once_repaired_the_step_goes_through(
-    failed: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = failed
-    monkeypatch.chdir(folder)
-    write_net(folder, "failing_net", "False")
-    assert repeat_step(bundle_of(folder / "run"), trust_code=["failing_net:make"]) > 0
-
-
 class Fails(MeanPool):
     """Works in the probe, and goes wrong once training has begun."""
 
@@ -165,13 +140,7 @@ def test_an_unknown_cause_is_said_to_be_unknown(tmp_path: Path) -> None:
     assert isinstance(error.__cause__, KeyError)
     assert "step 1: KeyError" in error.message
     assert "cause: not known" in error.message
-    bundle = bundle_of(tmp_path / "run")
-    assert "data = ..." in (bundle / "reproduce.py").read_text("utf-8")
-    with pytest.raises(surefit.UsageError, match="data, model"):
-        repeat_step(bundle, data=..., model=...)
-    with pytest.raises(KeyError, match="no such thing"):
-        repeat_step(bundle, data=feature_rows(40), model=Fails("training"))
-    assert repeat_step(bundle, data=feature_rows(40), model=MeanPool()) > 0
+    assert bundle_of(tmp_path / "run").is_dir()
 
 
 def test_a_failing_evaluation_is_told_from_a_failing_step(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from surefit.data.cache import scratch_in_cache
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.pipeline.row_groups import Together
+from surefit.pipeline.step import drop_gradients, forward_backward, trying_steps
 from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
@@ -46,23 +47,21 @@ def check_overfit(profile: ModelProfile) -> list[Finding]:
     import torch
 
     trained = [p for p in profile.module.parameters() if p.requires_grad]
-    kept = [parameter.detach().clone() for parameter in trained]
     optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0)
     first = best = profile.loss_of(profile.batch)
-    try:
+
+    def call(module: nn.Module, batch: Batch) -> Any:
+        return profile.forward(batch)
+
+    with trying_steps(profile.module, optimizer):
+        profile.module.eval()  # without dropout
         for _ in range(NUM_STEPS):
-            total, count = profile.loss(profile.forward(profile.batch), profile.batch)
-            best = min(best, float(total.detach()))
+            found = forward_backward(call, profile.loss, profile.module, profile.batch)
+            best = min(best, float(found.total))
             if best <= ENOUGH * first:
                 return []
-            optimizer.zero_grad()
-            (total / (float(count) or 1.0)).backward()
             optimizer.step()
-    finally:
-        with torch.no_grad():
-            for parameter, value in zip(trained, kept, strict=True):
-                parameter.copy_(value)
-                parameter.grad = None
+            drop_gradients(profile.module)
     message = (
         f"{NUM_STEPS} steps on one batch of {profile.num_rows} rows brought its loss from "
         f"{first:.4g} to {best:.4g} only."
