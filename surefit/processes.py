@@ -248,18 +248,6 @@ def from_main(make: Callable[[], Value]) -> Value:
 
 
 @contextmanager
-def main_first() -> Iterator[None]:
-    """The first process runs the block alone; the others follow, whether it went well or not."""
-    if not is_main():
-        gather(None)
-    try:
-        yield
-    finally:
-        if is_main():
-            gather(None)
-
-
-@contextmanager
 def together(stage: str) -> Iterator[None]:
     """A block that all processes run: if it fails in one of them, it fails in all.
 

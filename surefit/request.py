@@ -47,7 +47,7 @@ class Request:
     objects: PythonObjects = PythonObjects()
     code: CodeGate = field(default_factory=NamedCode)
     """Decides which code may run, and finds it."""
-    choices: Choices = field(default_factory=dict)  # type: ignore[assignment]
+    choices: Choices | None = None
     """What an earlier plan of the same run chose by trying, to be taken as it is."""
     processes: int | None = None
     """Processes that a run is planned for, if not those that plan it."""

@@ -14,6 +14,8 @@ from surefit.targets.task_spec import is_better
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
     from surefit.memory.predict_peak import Fit
+    from surefit.models.module_outputs import OutputChoice
+    from surefit.pipeline.open_pipeline import Choices
     from surefit.pipeline.pipeline import Job
     from surefit.plan.choose_rehearsal import Rehearsal
     from surefit.plan.disk import DiskUse
@@ -52,7 +54,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
     if plan.job is not None and plan.ledger is not None:
         yield from _step_lines(plan.job, plan.ledger.unit)
         yield from _process_lines(plan)
-        if "rows" in plan.choices:
+        if plan.choices.rows is not None:
             yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
@@ -102,12 +104,8 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     yield from pattern_lines(counted)
     if counted["lora"] is not None:
         yield "lora", _lora_line(counted["lora"])
-    output = plan.choices.get("output")
-    if (
-        output is not None
-        and output["used"] not in (None, "logits")
-        and len(output["returned"]) > 1
-    ):
+    output = plan.choices.output
+    if output is not None and output.used not in (None, "logits") and len(output.returned) > 1:
         yield "output", describe_output(output)
     if model.source.code is not None:
         yield "code", f"the model runs {model.source.code}"
@@ -116,15 +114,16 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
     yield "device", f"{on}, precision {plan.precision}"
 
 
-def describe_output(output: Mapping[str, Any]) -> str:
+def describe_output(output: OutputChoice) -> str:
     """Which output of a module is used, as the choices of a plan have it.
 
-    >>> describe_output({"used": 1, "by": "asked", "returned": {"0": [8], "1": [2]}})
+    >>> from surefit.models.module_outputs import OutputChoice
+    >>> describe_output(OutputChoice(1, "asked", {"0": [8], "1": [2]}))
     '1 [2] is used, as outputs says; not used: 0 [8]'
     """
-    shapes, used = output["returned"], str(output["used"])
+    shapes, used = output.returned, str(output.used)
     others = ", ".join(f"{key} {shape}" for key, shape in shapes.items() if key != used)
-    how = {"asked": "as outputs says", "name": "by its name", "size": "by its size"}[output["by"]]
+    how = {"asked": "as outputs says", "name": "by its name", "size": "by its size"}[output.by]
     return f"{used} {shapes[used]} is used, {how}; not used: {others}"
 
 
@@ -209,25 +208,25 @@ def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "processes", f"{shared['count']}, each with {holds}; {waiting}"
 
 
-def _speed_line(choices: Mapping[str, Any], padding_free: bool) -> str:
+def _speed_line(choices: Choices, padding_free: bool) -> str:
     """What was chosen by trying it on the model."""
     loss = ""
-    if "head" in choices:
-        head = choices["head"]
-        places = "every token" if head["positions"] == "all" else "labelled tokens only"
-        chunk = f", in chunks of {head['chunk']}" if "chunk" in head else ""
-        why = f" ({head['reason']})" if "reason" in head else ""
+    head, compiling = choices.head, choices.compile
+    if head is not None:
+        places = "every token" if head.positions == "all" else "labelled tokens only"
+        chunk = f", in chunks of {head.chunk}" if head.chunk is not None else ""
+        why = f" ({head.reason})" if head.reason else ""
         loss = f"loss computed at {places}{chunk}{why}; "
     layout = "padding-free batches" if padding_free else "padded batches"
-    if choices.get("rows_reason"):
-        layout += f" ({choices['rows_reason']})"
-    if "attention" in choices:
-        layout += f" by {choices['attention']}"
-    if "frozen" in choices:
-        layout += f"; frozen matrices in {choices['frozen']}"
-    compiled = "compiled" if choices["compile"]["compiled"] else "not compiled"
-    why = choices["compile"]["why"]
-    return f"{loss}{layout}; {compiled} ({why})"
+    if choices.rows_reason:
+        layout += f" ({choices.rows_reason})"
+    if choices.attention is not None:
+        layout += f" by {choices.attention}"
+    if choices.frozen is not None:
+        layout += f"; frozen matrices in {choices.frozen}"
+    assert compiling is not None
+    compiled = "compiled" if compiling.compiled else "not compiled"
+    return f"{loss}{layout}; {compiled} ({compiling.why})"
 
 
 def evaluation_lines(

@@ -8,7 +8,7 @@ binary cross-entropy of z. Loss, metrics and predictions see two scores and need
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -23,6 +23,15 @@ SETTING = "outputs"
 """Where the Encoder's settings keep the user's choice, so that it is saved with the model."""
 SCORES = ("logits", "scores", "score", "output", "outputs", "prediction", "predictions", "preds")
 """What a module may call the output that the loss is computed from."""
+
+
+@dataclass(frozen=True)
+class OutputChoice:
+    """Which of several outputs of a module is used, how it was chosen, and all of them by shape."""
+
+    used: Key | None
+    by: str
+    returned: dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -42,10 +51,10 @@ class Picked:
         """The outputs that are not used."""
         return {key: value for key, value in self.tensors.items() if key != self.key}
 
-    def as_choice(self) -> dict[str, Any]:
-        """What plan.json has: the output that is used, all of them by shape, how it was chosen."""
+    def as_choice(self) -> OutputChoice:
+        """Return what the plan stores of it."""
         shapes = {str(key): list(value.shape[1:]) for key, value in self.tensors.items()}
-        return {"used": self.key, "by": self.how, "returned": shapes}
+        return OutputChoice(self.key, self.how, shapes)
 
 
 def pick_output(raw: Any, sizes: Sequence[int | None] = (), asked: Key | None = None) -> Picked:
@@ -178,10 +187,6 @@ class StepScores:
             return scores
         places = torch.arange(num_steps, device=scores.device) // self.stride
         return scores[:, places.clamp(max=scores.shape[1] - 1)]
-
-    def as_choice(self) -> dict[str, Any]:
-        """The value as a plan keeps it."""
-        return asdict(self)
 
 
 def covers(found: int, num_steps: int, stride: int) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from surefit.batches.collate import PADDED, PADDING_FREE, Layout
 from surefit.inputs.encoder import Encoder
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import Call, Names, OwnLoss, TargetUse, match_arguments, with_module_loss
-from surefit.models.module_outputs import StepScores
+from surefit.models.module_outputs import OutputChoice, StepScores
 from surefit.models.save_model import load_model
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
-from surefit.pipeline.row_groups import RowGroups
-from surefit.speed.choose_head import from_choice
+from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
+from surefit.speed.choose_head import HeadChoice, from_choice
 from surefit.speed.varlen_attention import find_varlen, use_varlen_attention
 from surefit.speed.varlen_kernels import BY_ROW
 from surefit.targets.class_loss import read_class_loss
@@ -26,27 +26,54 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Choices(TypedDict, total=False):
+@dataclass(frozen=True)
+class Parallel:
+    """What several processes need to know of the model; by default, the safe answer."""
+
+    unused: bool = True
+    """Whether a parameter may get no gradient in some micro-batch."""
+    whole: bool = False
+    """Whether a sharded model is gathered as a whole, not block by block."""
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """Whether the model's layers are compiled, and the reason."""
+
+    compiled: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Choices:
     """What was decided by trying, as plan.json stores it; a resumed run does not try again."""
 
-    head: dict[str, Any]
-    """Where logits are computed, as `kernels.choose_head.as_choice` has it."""
-    rows: str
-    """padded or padding-free"""
-    rows_reason: str | None
-    attention: str
+    head: HeadChoice | None = None
+    """Where logits are computed."""
+    rows: Literal["padded", "padding-free"] | None = None
+    rows_reason: str | None = None
+    attention: str | None = None
     """The kernel of padding-free attention."""
-    row_groups: dict[str, Any]
-    step_scores: dict[str, Any]
-    targets: dict[str, Any]
-    output: dict[str, Any]
-    """Which of several outputs of a module is used."""
-    auxiliary_loss: bool
-    parallel: dict[str, bool]
-    compile: dict[str, Any]
-    frozen: str
+    row_groups: RowGroups | None = None
+    step_scores: StepScores | None = None
+    targets: TargetUse | None = None
+    output: OutputChoice | None = None
+    auxiliary_loss: bool = False
+    parallel: Parallel | None = None
+    compile: Compiling | None = None
+    frozen: str | None = None
     """The precision of frozen matrices."""
-    order_block_rows: int
+    order_block_rows: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the choices that were made, as JSON has them."""
+        made = {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        return {
+            name: {k: v for k, v in value.items() if v is not None}
+            if isinstance(value, dict)
+            else value
+            for name, value in made.items()
+        }
 
 
 def open_pipeline(
@@ -58,7 +85,7 @@ def open_pipeline(
     collate_fn: Callable[..., Any] | None = None,
     loss_fn: Callable[..., Any] | None = None,
 ) -> Pipeline:
-    """Load the model in `folder`; `plan` is the run's, which keeps what was chosen by trying.
+    """Load the model in `folder`; `plan` is that of the run. Its Choices are then applied.
 
     With a `loss_fn`, rows need the columns that it reads.
     """
@@ -71,8 +98,7 @@ def open_pipeline(
     if call.clock is not None:  # after training, the last epoch and step
         call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
     encoder = only_read(encoder, call) if loss_fn is None else encoder
-    opened = build_pipeline(task, encoder, module, call, loss_fn, collate_fn, plan["seed"])
-    return apply_choices(opened, plan.get("choices", {}))
+    return build_pipeline(task, encoder, module, call, loss_fn, collate_fn, plan["seed"])
 
 
 def build_pipeline(
@@ -91,32 +117,28 @@ def build_pipeline(
     return Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
 
 
-def apply_choices(pipeline: Pipeline, choices: Mapping[str, Any]) -> Pipeline:
-    """The head and the layout that planning chose by trying, without trying again."""
-    pipeline = replace(pipeline, row_groups=RowGroups(**choices.get("row_groups", {})))
-    if choices.get("auxiliary_loss"):
-        auxiliary = find_auxiliary_loss(pipeline.module)
-        pipeline = replace(pipeline, call=replace(pipeline.call, auxiliary=auxiliary))
-    if choices.get("step_scores"):
-        reads = replace(pipeline.call.reads, step_scores=StepScores(**choices["step_scores"]))
-        pipeline = replace(pipeline, call=replace(pipeline.call, reads=reads))
-    if choices.get("targets"):
-        use = choices["targets"]
-        targets = TargetUse(**{**use, "columns": tuple(use["columns"])})
-        pipeline = replace(pipeline, call=replace(pipeline.call, targets=targets))
+def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
+    """Apply the head and the layout that planning chose by trying, without trying again."""
+    call, module = pipeline.call, pipeline.module
+    if choices.auxiliary_loss:
+        call = replace(call, auxiliary=find_auxiliary_loss(module))
+    if choices.step_scores is not None:
+        call = replace(call, reads=replace(call.reads, step_scores=choices.step_scores))
+    if choices.targets is not None:
+        call = replace(call, targets=choices.targets)
     labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
-    head = from_choice(pipeline.module, choices["head"]) if choices.get("head") else None
+    head = from_choice(module, choices.head) if choices.head is not None else None
     if head is not None:
         head = replace(head, smoothing=label_smoothing(pipeline.encoder))
     labelled = labelled if head is not None else None
-    wanted = choices.get("rows") == PADDING_FREE
-    kernel = choices.get("attention", BY_ROW)
-    padding_free = wanted and use_varlen_attention(pipeline.module, kernel)
-    varlen = find_varlen(pipeline.module) if padding_free else pipeline.call.varlen
+    wanted = choices.rows == PADDING_FREE
+    padding_free = wanted and use_varlen_attention(module, choices.attention or BY_ROW)
+    varlen = find_varlen(module) if padding_free else call.varlen
     return replace(
         pipeline,
-        call=replace(pipeline.call, head=head, varlen=varlen),
+        call=replace(call, head=head, varlen=varlen),
         layout=Layout(padding_free, labelled, body_only=padding_free and labelled is None),
+        row_groups=choices.row_groups or ANY_LENGTHS,
     )
 
 

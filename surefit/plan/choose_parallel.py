@@ -13,7 +13,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.store import Store
 from surefit.models.call import Call, compute_losses
 from surefit.models.sharding import find_units, meta_copy
-from surefit.pipeline.open_pipeline import Choices
+from surefit.pipeline.open_pipeline import Choices, Parallel
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.draft import Draft
 from surefit.speed.numerics import preserved_state
@@ -45,23 +45,19 @@ def check_divided(d: Draft) -> None:
 
 
 def choose_parallel(d: Draft) -> tuple[Choices, list[Finding]]:
-    """What several processes need to know of the model.
-
-    `unused` is whether a parameter may get no gradient in some micro-batch, `whole` whether a
-    divided model is gathered as a whole. Where either cannot be known, it is the safe one.
-    """
+    """Try what several processes need to know of the model; what is not known is the safe one."""
     module = d.pipeline.module
     names = {id(part): name for name, part in module.named_modules()}
     blocks = {names[id(unit)]: unit for unit in find_units(module)}
     if any(parameter.is_meta for parameter in module.parameters()):  # too large to try
-        return {"parallel": {"unused": True, "whole": False}}, []
+        return Choices(parallel=Parallel()), []
     use = _try_batches(d.pipeline, d.train, d.batches, blocks)
     unused = bool(use.unused) or not _is_static(module)
     why = _why_whole(module, use) if blocks else ""
     found = []
     if why and d.config.parallel == "fsdp":
         found = [note(f"The model is gathered as a whole: {why}.")]
-    return {"parallel": {"unused": unused, "whole": bool(why)}}, found
+    return Choices(parallel=Parallel(unused, bool(why))), found
 
 
 def _try_batches(

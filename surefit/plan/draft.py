@@ -6,20 +6,17 @@ the table. Running it gives progress, the time of each stage, and the list of st
 
 from __future__ import annotations
 
-import dis
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from inspect import signature
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
 from surefit.errors import FindingError
 from surefit.findings import Finding, accept_findings, has_errors
 from surefit.memory.limit import Limit, find_limit
-from surefit.pipeline.open_pipeline import Choices, apply_choices
+from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.plan import Plan
 from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
@@ -132,10 +129,6 @@ class Draft:
     def pipeline(self, pipeline: Pipeline) -> None:
         self.built = replace(self.built, pipeline=pipeline)
 
-    def with_choices(self, made: Mapping[str, Any]) -> Choices:
-        """The Choices of the plan with further ones."""
-        return cast(Choices, {**self.plan.choices, **made})
-
     def note(self, findings: Findings | None) -> None:
         """Add findings to the plan; what the user accepts does not stop the run."""
         found = list[Finding]()
@@ -159,17 +152,6 @@ class Stage:
     if_ok: bool = False
     """Whether planning stops before this stage if an error was found."""
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """Names of the attributes of the Draft that the code of this stage mentions."""
-        steps = [*dis.get_instructions(self.run)]
-        draft = next(iter(signature(self.run).parameters))
-        return frozenset(
-            str(after.argval)
-            for before, after in pairwise(steps)
-            if before.argval == draft and after.opname == "LOAD_ATTR"
-        )
-
     def apply(self, draft: Draft) -> None:
         """Run the stage; keep what it made and what it found."""
         names = self.makes.split()
@@ -186,7 +168,8 @@ class Stage:
 class Choice(Stage):
     """A stage that decides by trying; `makes` names what it adds to the Choices of the plan.
 
-    The Choices are applied to the Pipeline. A resumed run has them and does not try again.
+    It returns Choices with these set, and what it found. The Choices are applied to the Pipeline. A
+    resumed run has them and does not try again.
     """
 
     stored: bool = False
@@ -194,12 +177,13 @@ class Choice(Stage):
 
     def apply(self, draft: Draft) -> None:
         """Choose, or take what was chosen; then apply it to the Pipeline."""
-        earlier: dict[str, Any] = {**draft.request.choices}
-        made = {name: earlier[name] for name in self.makes.split() if name in earlier}
-        if not earlier or (self.stored and not made):
+        names, made = self.makes.split(), draft.request.choices
+        missing = self.stored and not any(getattr(made, name, None) for name in names)
+        if made is None or missing:
             made, findings = self.run(draft)
             draft.note(findings)
-        draft.plan = replace(draft.plan, choices=draft.with_choices(made))
+        chosen = {name: getattr(made, name) for name in names}
+        draft.plan = replace(draft.plan, choices=replace(draft.plan.choices, **chosen))
         draft.pipeline = apply_choices(draft.pipeline, draft.plan.choices)
 
 

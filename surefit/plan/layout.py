@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.collate import PADDING_FREE, Layout, starts_in_time
+from surefit.batches.collate import Layout, starts_in_time
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
 from surefit.errors import UsageError, describe_error
@@ -21,7 +21,7 @@ from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.memory.predict_peak import device_seconds, trace_batch, worst_batch
 from surefit.models.frozen_precision import may_lower
-from surefit.pipeline.open_pipeline import Choices, label_smoothing
+from surefit.pipeline.open_pipeline import Choices, Compiling, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
 from surefit.plan.prove_layout import why_layout_differs
@@ -60,7 +60,7 @@ def choose_layout(
     `may_join` allows padding-free batches; `dtype` is the lower precision of mixed precision.
     """
     if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
-        return pipeline, {}
+        return pipeline, Choices()
     made, choices = _with_head(pipeline, train)
     layout = replace(made.layout, padding_free=True, body_only=made.layout.predicts is None)
     refused = _why_padded_anyway(made, train, longest, may_join)
@@ -73,22 +73,22 @@ def choose_layout(
             varlen = replace(varlen, layout=layout)
             refused, attention = choose_attention(made, varlen, train, layers, dtype)
         if refused is None:
-            return varlen, {**choices, "rows": PADDING_FREE, **attention}
-    return made, {**choices, "rows": "padded", "rows_reason": refused}
+            return varlen, replace(choices, rows="padding-free", attention=attention)
+    return made, replace(choices, rows="padded", rows_reason=refused)
 
 
 def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices]:
     """The Pipeline with a sparse head, where the task predicts tokens and the model allows one."""
     predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
     if predicts is None:
-        return pipeline, {}
+        return pipeline, Choices()
     batch = pipeline.collate(_few_rows(pipeline, train), Layout(predicts=predicts))
     head, why = choose_head(pipeline.module, pipeline.outputs, batch)
     if head is None:
-        return pipeline, {"head": {**as_choice(head), "reason": why}}
+        return pipeline, Choices(as_choice(None, why))
     head = replace(head, smoothing=label_smoothing(pipeline.encoder))
     call, layout = replace(pipeline.call, head=head), Layout(predicts=predicts)
-    return replace(pipeline, call=call, layout=layout), {"head": as_choice(head)}
+    return replace(pipeline, call=call, layout=layout), Choices(as_choice(head))
 
 
 def _why_padded_anyway(
@@ -111,7 +111,7 @@ def choose_compiling(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
     job, on_cuda = d.work, torch.cuda.is_available()
     layers, padding_free = len(repeated_layers(job.pipeline.module)), job.batches.padding_free
     compiled, why = choose_compile(d.config.compile, layers, job.num_steps, on_cuda, padding_free)
-    return {"compile": {"compiled": compiled, "why": why}}, ()
+    return Choices(compile=Compiling(compiled, why)), ()
 
 
 def _why_not_padding_free(
@@ -196,20 +196,20 @@ def choose_attention(
     train: Store,
     layers: Sequence[tuple[Shape, Attention]],
     dtype: torch.dtype | None,
-) -> tuple[str | None, Choices]:
+) -> tuple[str | None, str | None]:
     """Why rows are padded after all, or None; and the kernel, as the plan stores it."""
     device = training_device()
     if device.type == "cpu":
-        return None, {}
+        return None, None
     kernel, why = choose_kernel(layers, device, dtype)
     if kernel != BY_ROW:
         use_varlen_attention(varlen.module, kernel)
-        return None, {"attention": kernel}
+        return None, kernel
     refused = why_padding_is_faster(padded, varlen, train, device, dtype)
     if refused is not None:
         restore_attention(varlen.module)
         refused = f"{refused} ({why})"
-    return refused, {}
+    return refused, None
 
 
 def training_device() -> torch.device:
@@ -274,34 +274,32 @@ def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
     unchanged = (job, d.plan.choices), ()
     if job.parallel == "fsdp":  # it divides layers whose weights have one precision
         return unchanged
-    if dtype is None or (earlier and "frozen" not in earlier):
+    if dtype is None or (earlier is not None and earlier.frozen is None):
         return unchanged
     if not may_lower(job.pipeline.module, d.source):
         return unchanged
     lowered = replace(job, frozen_dtype=dtype)
-    if not earlier:
+    if earlier is None:
         try:
             trace_batch(lowered, *lowered.on_meta, worst_batch(lowered))
         except Exception:  # the model's own code may fail on the meta device in any way
             fresh = replace(job.pipeline)  # without the copy whose weights were cast
             return (replace(job, pipeline=fresh), d.plan.choices), ()
-    return (lowered, d.with_choices({"frozen": str(dtype).removeprefix("torch.")})), ()
+    choices = replace(d.plan.choices, frozen=str(dtype).removeprefix("torch."))
+    return (lowered, choices), ()
 
 
-BLOCK_ROWS = "order_block_rows"
-
-
-def choose_block_rows(train: Store, earlier: Mapping[str, Any]) -> dict[str, int]:
-    """The choice for the plan: nothing where rows are shuffled one by one."""
-    if earlier:
-        chosen = earlier.get(BLOCK_ROWS, 1)
-        if type(chosen) is not int or not 0 < chosen <= MOST_BLOCK_ROWS or chosen & (chosen - 1):
-            raise UsageError(
-                f"choices.{BLOCK_ROWS} of the run's plan.json is {chosen!r}; expected a power of "
-                f"two up to {MOST_BLOCK_ROWS}.",
-                "Put back the plan.json that the run was begun with.",
-            )
-    else:
+def choose_block_rows(train: Store, earlier: Choices | None) -> int | None:
+    """Return the rows of a block that are shuffled together; None where rows are alone."""
+    if earlier is None:
         size = sum(int(train.values(name).nbytes) for name in train.fields)
         chosen = block_rows(len(train), size, find_limit(host=True).bytes)
-    return {BLOCK_ROWS: chosen} if chosen > 1 else {}
+        return chosen if chosen > 1 else None
+    stored = earlier.order_block_rows
+    if stored is not None and (not 0 < stored <= MOST_BLOCK_ROWS or stored & (stored - 1)):
+        raise UsageError(
+            f"choices.order_block_rows of the run's plan.json is {stored!r}; expected a power of "
+            f"two up to {MOST_BLOCK_ROWS}.",
+            "Put back the plan.json that the run was begun with.",
+        )
+    return stored

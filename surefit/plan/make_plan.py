@@ -135,7 +135,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "code of the model": fingerprint(Path(source).read_bytes()) if source else "",
         "data": fingerprint(plan.data_key, job.validation.key),
         "model": fingerprint(repr(shapes)),
-        "choice of layout": fingerprint(repr(sorted(plan.choices.items()))),
+        "choice of layout": fingerprint(repr(plan.choices)),
         "order of the rows": fingerprint(repr((order, batches.padding_free, job.num_steps))),
     }
 

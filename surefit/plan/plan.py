@@ -150,7 +150,7 @@ class Plan:
             "generate": _generate_dict(self.job, self.config) if self.job else None,
             "steps": self.job.num_steps if self.job else None,
             "baselines": without_nan(self.baselines),
-            "choices": dict(self.choices),
+            "choices": self.choices.as_dict(),
             "objects": self.objects.names(),
             "data_key": self.data_key,
             "eval_key": self.job.validation.key if self.job else None,

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from surefit.models.module_outputs import StepScores, describe_axes, find_step_s
 from surefit.models.quantize import num_weights
 from surefit.models.save_model import load_model, needs_module, save_model
 from surefit.models.transformers_models import quiet_transformers
+from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
@@ -103,15 +104,15 @@ def _is_finite(profile: ModelProfile) -> bool:
         return False
 
 
-def choose_step_scores(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
+def choose_step_scores(d: Draft) -> tuple[Choices, list[Finding]]:
     """Where a module of one's own has the time, if steps have classes, as a choice of the plan."""
     pipeline, train, stride = d.pipeline, d.train, d.config.features.stride
     head = pipeline.task.head_for(pipeline.encoder)
     if head is None or head.body != "step_classes" or isinstance(pipeline.module, FeatureModel):
-        return {}, []
+        return Choices(), []
     batch, _ = _probe_batch(pipeline, train)
     if "inputs_embeds" not in batch:  # of one's own collate_fn
-        return {}, []
+        return Choices(), []
 
     def run(batch: Any, known: StepScores | None = None) -> Any:
         import torch
@@ -130,8 +131,8 @@ def choose_step_scores(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
     if found is not None and time_last:
         found = replace(found, reads_time_last=True)
     if found is None or found == StepScores():
-        return {}, []
-    return {"step_scores": found.as_choice()}, [describe_axes(found)]
+        return Choices(), []
+    return Choices(step_scores=found), [describe_axes(found)]
 
 
 def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
@@ -238,15 +239,15 @@ def _input_columns(pipeline: Pipeline) -> tuple[str, ...]:
     return tuple(c for a, c in given.items() if a in named) or tuple(given.values())
 
 
-def choose_loss_terms(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
+def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
     """Whether the model's auxiliary loss is added in training, as the plan stores it."""
     pipeline, profile = d.probed, d.profile
     if pipeline.collate_fn is not None or pipeline.counts_in_loss:
-        return {}, []
+        return Choices(), []
     with preserved_state(pipeline.module):
         loss = with_module_loss(pipeline.task.loss)
         added, found = compare_losses(profile, pipeline.call, loss)
-    return ({"auxiliary_loss": True} if added else {}), found
+    return Choices(auxiliary_loss=bool(added)), found
 
 
 def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
@@ -260,19 +261,19 @@ def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
     return differ(values[0], values[1]) <= tolerance(values[0])
 
 
-def choose_row_groups(d: Draft) -> tuple[dict[str, Any], list[Finding]]:
+def choose_row_groups(d: Draft) -> tuple[Choices, list[Finding]]:
     """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
     pipeline, profile, train = d.probed, d.profile, d.train
     generates = d.config.generate.rows > 0 and len(d.validation) > 0
     if pipeline.collate_fn is not None:
-        return {}, []
+        return Choices(), []
     forward: Together = "padded"
     with suppress(Exception):  # the probe of padding reports it
         if profile.padding_effect > tolerance(next(pipeline.module.parameters())):
             forward = "equal_length"
     with preserved_state(pipeline.module):
         generation, found = _choose_generation(pipeline, train, generates)
-    return {"row_groups": asdict(RowGroups(forward, generation))}, found
+    return Choices(row_groups=RowGroups(forward, generation)), found
 
 
 def _choose_generation(

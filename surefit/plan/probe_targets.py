@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from surefit.models.call import (
     is_transformers,
 )
 from surefit.pipeline.evaluation import as_metric
+from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.build_model import Built
 from surefit.plan.probe_model import expected_outputs, probe_rows
@@ -46,12 +47,12 @@ OWN_ROWS, OWN_VALUES = 256, 1_000_000
 Row = Mapping[str, Any]
 
 
-def choose_target_use(built: Built, train: Store) -> tuple[dict[str, Any], list[Finding]]:
+def choose_target_use(built: Built, train: Store) -> tuple[Choices, list[Finding]]:
     """The columns that prediction lacks, and how forward is called without them, as a choice."""
     pipeline = built.pipeline
     absent, found = _read_without_targets(built, train)
     if found:
-        return {}, found
+        return Choices(), found
     rows = probe_rows(pipeline, train)
     batch, other = _collate(pipeline, rows), _collate(pipeline, _changed(rows, train, absent))
     columns = tuple(name for name in batch if name in absent or not _same(batch[name], other[name]))
@@ -61,9 +62,9 @@ def choose_target_use(built: Built, train: Store) -> tuple[dict[str, Any], list[
     given = {a: c for a, c in pipeline.call.arguments.items() if c in columns}
     if not given:
         forced = _is_teacher_forced(pipeline)
-        return ({"targets": asdict(TargetUse(columns))} if forced else {}), []
+        return Choices(targets=TargetUse(columns) if forced else None), []
     use, found = _try_without(pipeline, batch, TargetUse(columns, _is_required(pipeline, given)))
-    return {"targets": asdict(use)}, found
+    return Choices(targets=use), found
 
 
 def probe_targets(pipeline: Pipeline, train: Store) -> list[Finding]:

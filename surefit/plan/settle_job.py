@@ -13,7 +13,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors
 from surefit.memory.predict_peak import Fit
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
-from surefit.pipeline.open_pipeline import Choices, apply_choices
+from surefit.pipeline.open_pipeline import Choices, Compiling, apply_choices
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan import fit_in_memory, layout, probe_model
 from surefit.plan.augmentation import own_function
@@ -26,6 +26,7 @@ from surefit.plan.prepare_data import read_live, run_length
 from surefit.plan.probe_targets import probe_targets
 from surefit.plan.rate_test import Rates, check_rate
 from surefit.processes import num_processes
+from surefit.speed.choose_head import HeadChoice
 from surefit.targets.tree_baseline import TREES, measure_trees
 
 DEFAULT_ROWS = 8
@@ -63,9 +64,9 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
     shortest = [int(d.train.lengths.argmin())]
     one_row = lambda: pipeline.outputs(pipeline.batch(d.train, shortest))  # noqa: E731
     min_rows, layer = find_min_rows(pipeline.module, one_row if has_weights(d) else None)
-    block_rows = blocks.get("order_block_rows", 1)
-    batches = replace(batches, block_rows=block_rows, min_rows=min_rows)
-    return (batches, d.with_choices(blocks)), check_single_rows(batches, config.epochs, layer)
+    batches = replace(batches, block_rows=blocks or 1, min_rows=min_rows)
+    choices = replace(d.plan.choices, order_block_rows=blocks)
+    return (batches, choices), check_single_rows(batches, config.epochs, layer)
 
 
 def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
@@ -91,12 +92,12 @@ def has_weights(d: Draft) -> bool:
 
 def is_tried_here(d: Draft) -> bool:
     """Whether a new run is planned for the devices of this machine."""
-    return has_weights(d) and not d.request.choices and d.config.device_memory_gb is None
+    return has_weights(d) and d.request.choices is None and d.config.device_memory_gb is None
 
 
 def store_output(d: Draft) -> tuple[Choices, Findings]:
     """The Choices with the output of the module that is used."""
-    return d.with_choices({"output": d.first.picked.as_choice()}), ()
+    return replace(d.plan.choices, output=d.first.picked.as_choice()), ()
 
 
 def perturb(d: Draft) -> tuple[tuple[Pipeline, ModelProfile], Findings]:
@@ -107,7 +108,7 @@ def perturb(d: Draft) -> tuple[tuple[Pipeline, ModelProfile], Findings]:
 
 def probe_auxiliary(d: Draft) -> list[Finding]:
     """Whether targets reach the outputs where the model is called with labels for its own loss."""
-    if "auxiliary_loss" not in d.plan.choices:
+    if not d.plan.choices.auxiliary_loss:
         return []
     return probe_targets(apply_choices(d.probed, d.plan.choices), d.train)
 
@@ -115,16 +116,15 @@ def probe_auxiliary(d: Draft) -> list[Finding]:
 def choose_layout(d: Draft) -> tuple[Choices, Findings]:
     """The head and the layout of batches, tried on the Pipeline that probes use."""
     if d.objects.loss_fn is not None:
-        return {"rows": "padded", "rows_reason": "loss_fn computes the loss"}, ()
+        return Choices(rows="padded", rows_reason="loss_fn computes the loss"), ()
     stores, plain = (d.train, d.validation), apply_choices(d.probed, d.plan.choices)
     longest = max(int(store.lengths.max()) for store in stores if len(store))
     may_join = d.config.padding_free != "off" and d.config.compile != "on"
     dtype = d.lower_dtype
     chosen, made = layout.choose_layout(plain, d.train, longest, may_join, dtype)
-    auxiliary = "auxiliary_loss" in d.plan.choices
-    if auxiliary and not probe_model.keeps_loss_terms(plain, chosen, d.train):
+    if d.plan.choices.auxiliary_loss and not probe_model.keeps_loss_terms(plain, chosen, d.train):
         reason = "the model's auxiliary loss differs in padding-free batches"
-        return {"head": {"positions": "all"}, "rows": "padded", "rows_reason": reason}, ()
+        return Choices(HeadChoice("all"), "padded", reason), ()
     return made, ()
 
 
@@ -164,7 +164,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         d.kept_bytes,
         d.augment,
         config.parallel,
-        d.plan.choices.get("parallel", {}).get("whole", False),
+        d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
     )
     return job, ()
@@ -173,7 +173,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
 def compile_nothing(d: Draft) -> tuple[Choices, Findings]:
     """A model that is divided over processes is not compiled, whatever was chosen before."""
     why = "compiled layers of a divided model are not tested"
-    return d.with_choices({"compile": {"compiled": False, "why": why}}), ()
+    return replace(d.plan.choices, compile=Compiling(False, why)), ()
 
 
 def is_size_free(d: Draft) -> bool:
@@ -186,7 +186,7 @@ def is_rate_tried(d: Draft) -> bool:
 
     A module, loss or optimizer of the user's own may blow up at the default rate, too.
     """
-    if not has_weights(d) or d.request.choices or has_errors(d.plan.findings):
+    if not has_weights(d) or d.request.choices is not None or has_errors(d.plan.findings):
         return False
     usual = d.source.auto_classes is not None and d.objects.loss_fn is None
     return not usual or d.optimizer != OptimizerSettings(d.built.default_lr, d.config.weight_decay)
@@ -208,7 +208,7 @@ def decide(d: Draft) -> tuple[tuple[Job, ModelChoice], Findings]:
 
 def has_trees(d: Draft) -> bool:
     """Whether trees are fitted to compare with; a resumed run has the figures it was begun with."""
-    new = not d.request.choices and not has_errors(d.plan.findings)
+    new = d.request.choices is None and not has_errors(d.plan.findings)
     return new and d.task.judge is not None and d.config.table.trees
 
 

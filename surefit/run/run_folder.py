@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +17,7 @@ from surefit import __version__
 from surefit.config import RunConfig, config_yaml, make_config, read_yaml
 from surefit.core import digests, files
 from surefit.core.files import refuse_links, refuse_special_inside
-from surefit.core.foreign import content_of, read_json
+from surefit.core.foreign import content_of, parse_json, read_json
 from surefit.core.locks import WRITTEN
 from surefit.errors import UsageError
 from surefit.inputs.encoder import Encoder
@@ -30,6 +31,7 @@ from surefit.user_code import RunCode
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.pipeline.open_pipeline import Choices
     from surefit.pipeline.pipeline import Pipeline
 
 RUN_FORMAT = 2
@@ -95,6 +97,14 @@ class Run:
                 f"Open it with {other}, or train again.",
             )
         return plan
+
+    @property
+    def choices(self) -> Choices:
+        """What was chosen by trying when the run began."""
+        from surefit.pipeline.open_pipeline import Choices
+
+        stored = json.dumps(self.plan.get("choices", {}))
+        return parse_json(stored, Choices, f"{self.path}: choices of the plan")
 
     @property
     def task(self) -> TaskSpec:
@@ -223,12 +233,12 @@ class Run:
 
     def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
         """The Pipeline of the trained model, which evaluates and predicts as training did."""
-        from surefit.pipeline.open_pipeline import open_pipeline
+        from surefit.pipeline.open_pipeline import apply_choices, open_pipeline
 
         self._refuse_unfinished()
         module = model if model is not None else self.module_object
         with content_of(self.model_path):
-            return open_pipeline(
+            opened = open_pipeline(
                 self.model_path,
                 self.task,
                 {**self.plan, "epochs": self.config.epochs, "seed": self.config.seed},
@@ -237,6 +247,7 @@ class Run:
                 self.collate_fn,
                 self.loss_fn,
             )
+            return apply_choices(opened, self.choices)
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
         """The trained model and the Encoder that reads rows for it."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -70,27 +70,39 @@ def chunk_size(embedding: Any) -> int:
     return most if embedding.weight.shape[0] * 4 * 256 <= CHUNK_BYTES else most // 2
 
 
-def as_choice(head: SparseHead | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class HeadChoice:
     """The head as plan.json stores it, so that a resumed run uses the same one."""
+
+    positions: Literal["all", "labelled"]
+    chunk: int | None = None
+    factor: float = 1.0
+    cap: float | None = None
+    tied: bool = False
+    reason: str | None = None
+    """Why the full head is used."""
+
+
+def as_choice(head: SparseHead | None, why: str = "") -> HeadChoice:
+    """Return the choice of a head, or of the full one and the reason."""
     if head is None:
-        return {"positions": "all"}
+        return HeadChoice("all", reason=why or None)
     if head.transform is None:
-        return {"positions": "labelled"}
-    shown = {"factor": head.transform.factor, "cap": head.transform.cap}
-    tied = {"tied": True} if head.tied is not None else {}
-    return {"positions": "labelled", "chunk": head.chunk, **shown, **tied}
+        return HeadChoice("labelled")
+    tied, transform = head.tied is not None, head.transform
+    return HeadChoice("labelled", head.chunk, transform.factor, transform.cap, tied)
 
 
-def from_choice(module: nn.Module, choice: Mapping[str, Any]) -> SparseHead | None:
-    """The head that plan.json stores, without testing it again."""
+def from_choice(module: nn.Module, choice: HeadChoice) -> SparseHead | None:
+    """Return the head that was chosen, without testing it again."""
     embedding = find_output_embedding(module)
-    if choice["positions"] == "all" or embedding is None:
+    if choice.positions == "all" or embedding is None:
         return None
-    if "chunk" not in choice:
+    if choice.chunk is None:
         return SparseHead(embedding)
-    transform = LogitTransform(choice["factor"], choice["cap"])
-    tied = find_tied(module, embedding) if choice.get("tied") else None
-    return SparseHead(embedding, transform, choice["chunk"], tied)
+    transform = LogitTransform(choice.factor, choice.cap)
+    tied = find_tied(module, embedding) if choice.tied else None
+    return SparseHead(embedding, transform, choice.chunk, tied)
 
 
 def _may_share(

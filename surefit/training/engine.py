@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from surefit.models.load_shards import fill_shards, late_weights
 from surefit.models.lora_files import has_named_base
 from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
 from surefit.pipeline.evaluation import Group
+from surefit.pipeline.open_pipeline import Parallel
 from surefit.pipeline.step import Processes
 from surefit.processes import gather, num_processes, object_group, on_cpu
 from surefit.speed.compiling import compile_layers
@@ -141,7 +142,7 @@ def shard(
     accelerator: Accelerator,
     module: nn.Module,
     parallel: str,
-    choice: Mapping[str, Any],
+    choice: Parallel,
     seed: int = 0,
 ) -> Sharded | None:
     """Shard the module over the processes, in place, if `parallel` is fsdp and there are several.
@@ -162,10 +163,10 @@ def shard(
     # Layers of other modules may meet float32 inputs without autocast, and mix no dtypes.
     low = low if find_pretrained(module) is not None else None
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    sharded: Any = shard_module(module, mesh, low, whole=bool(choice.get("whole")))
+    sharded: Any = shard_module(module, mesh, low, whole=choice.whole)
     if places is not None:
         fill_shards(module, places, accelerator.device, seed, skeleton.module)
-    if not choice.get("unused", True):
+    if not choice.unused:
         return Sharded(skeleton)
     sharded.set_reduce_scatter_unused_params(True)
     return Sharded(skeleton, UsedParameters(module))
@@ -337,13 +338,13 @@ def training_numerics(run: Run, module: nn.Module, exactly: bool = False) -> Ite
     """
     import torch
 
-    plan = run.plan
-    precision = usable_precision(plan.get("precision", run.config.precision))
+    choices = run.choices
+    precision = usable_precision(run.plan.get("precision", run.config.precision))
     if exactly and not has_named_base(run.model_path):
         align_weights(module)
-    if exactly and plan.get("choices", {}).get("compile", {}).get("compiled"):
+    if exactly and choices.compile is not None and choices.compile.compiled:
         compile_layers(module)
-    frozen = plan.get("choices", {}).get("frozen") if exactly and precision != "fp32" else None
+    frozen = choices.frozen if exactly and precision != "fp32" else None
     dtype = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(frozen or "")
     with deterministic_algorithms(run.config.deterministic), frozen_as_trained(module, dtype):
         if precision == "fp32" and not torch.accelerator.is_available():

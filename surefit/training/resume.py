@@ -126,7 +126,7 @@ def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
     stored = run.plan
     _refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
-    plan = make_plan(replace(request, choices=stored.get("choices", {})), progress)
+    plan = make_plan(replace(request, choices=run.choices), progress)
     return replace(plan, baselines=stored.get("baselines", {}))
 
 
@@ -170,7 +170,7 @@ def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> Stor
         loss_fn=run.loss_fn,
     )
     config = config.model_copy(update=plain)
-    request = Request(config, objects, run.code, run.plan.get("choices", {}))
+    request = Request(config, objects, run.code, run.choices)
     plan = make_plan(request, progress)
     refuse_errors(plan)
     assert plan.job is not None

@@ -18,6 +18,7 @@ from surefit.memory.predict_peak import Fit
 from surefit.memory.process_memory import MemoryGuard
 from surefit.models.pretrained import OVER_THIS_MACHINE
 from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.pipeline.open_pipeline import Parallel
 from surefit.pipeline.pipeline import Job
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
@@ -210,10 +211,8 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
     assert plan.job is not None
     assert plan.model is not None
     config, module = plan.config, plan.job.pipeline.module
-    shared = plan.choices.get("parallel", {})
-    accelerator = make_accelerator(
-        config.precision, config.trackers, run.path, shared.get("unused", True)
-    )
+    shared = plan.choices.parallel or Parallel()
+    accelerator = make_accelerator(config.precision, config.trackers, run.path, shared.unused)
     with with_shards(plan.job.optimizer.passed, module):
         sharded = shard(accelerator, module, config.parallel, shared, config.seed)
     optimizer = plan.job.optimizer.make(module)
@@ -225,7 +224,7 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
     if chosen.forgets_best:
         state.best = state.best_loss = state.best_step = None
         state.stale_evaluations = 0
-    if plan.choices.get("compile", {}).get("compiled"):
+    if plan.choices.compile is not None and plan.choices.compile.compiled:
         compile_layers(module)
     engine = make_engine(accelerator, module, optimizer, sharded, plan.job.frozen_dtype)
     if scaler and accelerator.scaler is not None:

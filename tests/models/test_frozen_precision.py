@@ -130,12 +130,12 @@ def test_only_a_base_that_is_found_again_is_cast() -> None:
 def test_the_plan_holds_frozen_matrices_in_two_bytes(base: str) -> None:
     plain = surefit.check(model=base, **RUN, device_memory_gb=16, precision="fp32")
     lowered = surefit.check(model=base, **RUN, device_memory_gb=16)
-    assert "frozen" not in plain.choices
-    assert lowered.choices["frozen"] == "bfloat16"
+    assert plain.choices.frozen is None
+    assert lowered.choices.frozen == "bfloat16"
     frozen = sum(p.numel() for p in frozen_matrices(plain.job.pipeline.module))
     assert plain.fit.parts["weights"] - lowered.fit.parts["weights"] == 2 * frozen
     unnamed = surefit.check(**RUN, model="tiny:llama", device_memory_gb=16)
-    assert "frozen" not in unnamed.choices
+    assert unnamed.choices.frozen is None
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_predictions_do_not_depend_on_the_batch_size(
 ) -> None:
     plan, pipeline = planned(model, task)
     assert pipeline.row_groups == groups
-    assert plan.choices["row_groups"]["generation"] == groups.generation
+    assert plan.choices.row_groups.generation == groups.generation
     assert code in codes(plan) or any("generate for" in note for note in plan.notes)
     alone = predictions(pipeline, task, 1)
     assert_same_predictions(predictions(pipeline, task, 8), alone)

@@ -15,6 +15,7 @@ from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli.summary_lines import plan_lines
 from surefit.errors import UsageError
 from surefit.memory.limit import find_device
+from surefit.pipeline.open_pipeline import Choices
 from surefit.plan import layout
 from surefit.plan.layout import choose_block_rows
 from surefit.plan.plan import check_emulated, planned_precision
@@ -64,14 +65,23 @@ def test_a_run_in_blocks_is_resumed_as_if_it_was_never_cut(
 def test_rows_that_fit_in_memory_are_shuffled_one_by_one() -> None:
     plan = surefit.check(model=module(), data=feature_rows(150), **OPTIONS)
     assert plan.job.batches.block_rows == 1
-    assert "order_block_rows" not in plan.choices
+    assert plan.choices.order_block_rows is None
     assert "estimated_from_rows" not in plan.as_dict()["batches"]
-    begun_before: dict[str, Any] = {"rows": "padded", "compile": {"compiled": False}}
-    assert choose_block_rows(plan.job.train, begun_before) == {}
-    assert choose_block_rows(plan.job.train, {"order_block_rows": 8}) == {"order_block_rows": 8}
-    for stored in (0, 3, 512, "8", [8]):
+    assert choose_block_rows(plan.job.train, Choices(rows="padded")) is None
+    assert choose_block_rows(plan.job.train, Choices(order_block_rows=8)) == 8
+    for stored in (0, 3, 512):
         with pytest.raises(UsageError, match="order_block_rows"):
-            choose_block_rows(plan.job.train, {"order_block_rows": stored})
+            choose_block_rows(plan.job.train, Choices(order_block_rows=stored))
+
+
+def test_choices_that_are_not_choices_are_refused(tmp_path: Path) -> None:
+    run = surefit.train(model=module(), data=feature_rows(30), max_steps=1, output=str(tmp_path))
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    assert run.choices.as_dict() == plan["choices"]
+    plan["choices"]["order_block_rows"] = "8"
+    (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    with pytest.raises(UsageError, match="order_block_rows: Input should be a valid integer"):
+        surefit.predict(tmp_path, feature_rows(1), model=module())
 
 
 def test_the_simulation_plans_with_the_real_code(

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dis
 import json
+from inspect import signature
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from surefit.cli import run as run_cli
 from surefit.pipeline.open_pipeline import Choices
-from surefit.plan.draft import IN_PLAN, Choice, Draft
+from surefit.plan.draft import IN_PLAN, Choice, Draft, Stage
 from surefit.plan.stages import STAGES
+
+
+def read_by(stage: Stage) -> set[str]:
+    """Names of the attributes of the Draft that the code of a stage mentions."""
+    draft = next(iter(signature(stage.run).parameters))
+    steps = pairwise(dis.get_instructions(stage.run))
+    loads = ((before, after) for before, after in steps if after.opname == "LOAD_ATTR")
+    return {str(after.argval) for before, after in loads if before.argval == draft}
 
 
 def test_what_a_stage_reads_is_made_by_a_stage_before_it() -> None:
     made: set[str] = set()
     for stage in STAGES:
-        reads = stage.reads & {*Draft.__annotations__, "pipeline"}
+        reads = read_by(stage) & {*Draft.__annotations__, "pipeline"}
         assert reads <= made, (stage.name, reads - made)
         made |= {*stage.makes.split()} | ({"pipeline"} if stage.makes == "built" else set())
     assert {*Draft.__annotations__} <= made  # nothing is declared in vain

@@ -130,8 +130,8 @@ def test_windows_are_proved_on_rows_that_reach_them(window: int, longest: int) -
     data = [{"input_ids": random.integers(0, VOCABULARY, n).tolist()} for n in lengths]
     module = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=window))
     plan = surefit.check(data=data, model=module, task="causal-lm", max_seq_length=longest)
-    assert plan.choices["rows"] == ("padding-free" if window == 16 else "padded"), plan.findings
-    assert ("sliding_window = 1024" in plan.choices.get("rows_reason", "")) == (window != 16)
+    assert plan.choices.rows == ("padding-free" if window == 16 else "padded"), plan.findings
+    assert ("sliding_window = 1024" in (plan.choices.rows_reason or "")) == (window != 16)
 
 
 def test_attention_of_another_kind_is_left_alone() -> None:

@@ -90,12 +90,12 @@ def test_a_family_runs_padding_free_or_says_why_not(family: str, task: str) -> N
     expected = TABLE[family, task]
     assert plan.ok, plan.findings
     if expected == PADDING_FREE:
-        assert plan.choices["rows"] == PADDING_FREE
+        assert plan.choices.rows == PADDING_FREE
         assert plan.job.batches.padding_free
         assert plan.job.batches.padding_share() == 0
     else:
-        assert plan.choices["rows"] == "padded"
-        assert plan.choices["rows_reason"] == expected
+        assert plan.choices.rows == "padded"
+        assert plan.choices.rows_reason == expected
         assert not plan.job.batches.padding_free
 
 
@@ -103,7 +103,7 @@ def test_rows_of_one_length_need_no_padding() -> None:
     steps = np.random.default_rng(0).normal(size=(30, 6, 4)).astype(np.float32)
     data = [{"features": row, "label": number % 3} for number, row in enumerate(steps)]
     plan = surefit.check(data=data, model="tiny:bert", task="feature-classification")
-    assert plan.choices["rows_reason"] == "all rows have the same length"
+    assert plan.choices.rows_reason == "all rows have the same length"
 
 
 def _leak(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **more: Any) -> Any:
@@ -144,14 +144,14 @@ def test_a_wrong_kernel_is_noticed_on_untrained_weights(
     monkeypatch.setattr(f"surefit.speed.{target}", broken)
     data = lengthened(DATA[task]) if broken is _no_window else DATA[task]
     plan = surefit.check(data=data, model=f"tiny:{family}", task=task)
-    assert plan.choices["rows"] == "padded"
-    assert plan.choices["rows_reason"]
+    assert plan.choices.rows == "padded"
+    assert plan.choices.rows_reason
 
 
 def test_rows_beyond_a_local_window_run_padding_free() -> None:
     data = lengthened(DATA["text-classification"])
     plan = surefit.check(data=data, model="tiny:modernbert", task="text-classification")
-    assert plan.choices["rows"] == PADDING_FREE, plan.findings
+    assert plan.choices.rows == PADDING_FREE, plan.findings
 
 
 def lengthened(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from surefit.batches.collate import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.models.call import Call, match_arguments
 from surefit.models.tiny import TinySizes, tiny_config
-from surefit.speed.choose_head import as_choice, choose_head, from_choice
+from surefit.speed.choose_head import HeadChoice, as_choice, choose_head, from_choice
 from surefit.speed.sparse_head import (
     Chunks,
     LogitTransform,
@@ -210,7 +210,7 @@ def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None
     assert (why == "") == (expected is not None)
     if head is not None:  # the scale would get no gradient from chunks
         assert head.transform is None
-        assert as_choice(head) == {"positions": "labelled"}
+        assert as_choice(head) == HeadChoice("labelled")
 
 
 @pytest.mark.parametrize("predicts", ["same_token", "next_token"])
@@ -255,7 +255,7 @@ def test_evaluation_equals_that_of_the_full_head(tmp_path: Path) -> None:
         data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")
     )
     found = surefit.evaluate(run, texts)
-    head = from_choice(run.model, run.plan["choices"]["head"])
+    head = from_choice(run.model, run.choices.head)
     assert head is not None
     kept = {name: value for name, value in run.plan.items() if name != "choices"}
     (tmp_path / "run" / "plan.json").write_text(json.dumps(kept))

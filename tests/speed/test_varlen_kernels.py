@@ -166,5 +166,5 @@ def test_compiling_and_padding_free_batches_exclude_each_other() -> None:
     assert "padding-free" in why
     assert choose_compile("auto", 30, 10**5, on_cuda=True)[0]
     plan = surefit.check(data=echo_rows(30), model="tiny:llama", compile="on", generate={"rows": 0})
-    assert plan.choices["compile"]["compiled"]
-    assert plan.choices["rows"] == "padded"
+    assert plan.choices.compile.compiled
+    assert plan.choices.rows == "padded"

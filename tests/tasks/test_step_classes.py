@@ -233,7 +233,7 @@ def test_the_axes_of_a_module_are_tried(name: str) -> None:
     module, expected = AXES[name]
     plan = check({"features": X, "labels": Y}, module)
     assert plan.ok, plan.findings
-    assert plan.choices.get("step_scores") == expected
+    assert plan.choices.as_dict().get("step_scores") == expected
     assert plan.job is not None
     pipeline = plan.job.pipeline
     batch = pipeline.batch(plan.job.train, [0, 1])

@@ -22,6 +22,7 @@ from surefit.checks.probes.gradients import find_use
 from surefit.errors import FindingError
 from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.models.sharding import find_units
+from surefit.pipeline.open_pipeline import Parallel
 from surefit.plan.choose_parallel import check_divisible
 from surefit.plan.make_plan import make_plan
 from surefit.request import make_request
@@ -182,5 +183,5 @@ def test_compiled_layers_are_not_divided(check_two: Callable[..., Any]) -> None:
 def test_a_plan_reports_a_model_that_is_gathered_as_a_whole(check_two: Callable[..., Any]) -> None:
     plan = check_two(model=sharded_cases.Shared())
     assert any("gathered as a whole" in note for note in plan.notes)
-    assert plan.choices["parallel"] == {"unused": True, "whole": True}
-    assert not plan.choices["compile"]["compiled"]
+    assert plan.choices.parallel == Parallel(unused=True, whole=True)
+    assert not plan.choices.compile.compiled
