@@ -17,7 +17,6 @@ from surefit.cli import run
 from surefit.config import RunConfig, config_fields, make_config
 from surefit.config.other_tools import (
     TABLE,
-    TRANSLATIONS,
     answer_key,
     read_table,
 )
@@ -57,6 +56,10 @@ TRANSLATED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"adapter": "qlora"}, {"lora.r": 16, "lora.quantize": "4bit"}),
     ({"lora_target_modules": ["q_proj", "v_proj"]}, {"lora.targets": ["q_proj", "v_proj"]}),
     # LLaMA-Factory
+    ({"fast_dev_run": 5}, {"max_steps": 5}),
+    ({"fast_dev_run": True}, {"max_steps": 1}),
+    ({"fsdp": ["full_shard"]}, {"parallel": "fsdp"}),
+    ({"mixed_precision": "no"}, {"precision": "fp32"}),
     ({"lora_rank": 8}, {"lora.r": 8}),
     ({"lora_target": "q_proj,v_proj"}, {"lora.targets": ["q_proj", "v_proj"]}),
     ({"cutoff_len": 2048}, {"max_seq_length": 2048}),
@@ -98,7 +101,6 @@ NOT_HERE = {
     "sample_packing": "padding-free batches replace packing",
     "logging_steps": "each step is in events.jsonl",
     "deepspeed": "DeepSpeed divides the loss by itself",
-    "fsdp": "Not available yet; its name will be parallel",
     "push_to_hub": "Not available yet",
     "load_in_8bit": "Not available yet",
     "flash_attention": "the attention kernel is chosen by the plan",
@@ -106,16 +108,21 @@ NOT_HERE = {
     "beta": "Preference tuning is not available yet",
     "temperature": "Not available yet; its name will be generate.temperature",
     "num_train_epochs": "a whole number",
+    "strategy": "DeepSpeed divides the loss",
+    "lora_target": "the default here",
+    "evaluation_strategy": "it is the default here",
 }
 
 
 @pytest.mark.parametrize("key", NOT_HERE)
 def test_what_is_not_here_has_its_reason(key: str) -> None:
-    given = 2.5 if key == "num_train_epochs" else "full_shard" if key == "fsdp" else 1
-    reason = NOT_HERE[key]
-    if key == "fsdp" and "parallel" in OURS:
-        reason = "Here it is parallel: fsdp"
-    assert reason in refused({key: given}).message
+    given = {
+        "num_train_epochs": 2.5,
+        "strategy": "deepspeed_stage_2",
+        "lora_target": "all-linear",
+        "evaluation_strategy": "IntervalStrategy.EPOCH",
+    }
+    assert NOT_HERE[key] in refused({key: given.get(key, 1)}).message
 
 
 def test_all_faults_are_reported_together() -> None:
@@ -140,15 +147,10 @@ def test_every_option_of_the_trainers_has_an_answer() -> None:
 
 def test_the_table_has_each_key_once_and_none_of_ours() -> None:
     table = yaml.safe_load(TABLE.read_text())
-    names = [
-        n
-        for part in ("renamed", "translated")
-        for each in table[part].values()
-        for n in each.split()
-    ]
-    names += [name for entry in table["reasons"] for name in entry["keys"].split()]
+    names = [name for each in table["renamed"].values() for name in each.split()]
+    for part in ("translated", "reasons"):
+        names += [name for entry in table[part] for name in entry["keys"].split()]
     assert sorted(n for n in set(names) if names.count(n) > 1) == []
-    assert set(table["translated"]) == set(TRANSLATIONS)
     assert [n for n in names if n in OURS and n != "preference"] == []
     kept = {"freeze", "loss.label_smoothing", "loss.class_weights", "metrics"}
     ours = {n for n in table["renamed"] if not n.startswith(("columns.", "generate."))}

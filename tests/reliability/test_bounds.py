@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,9 @@ def test_a_pipe_is_never_opened(name: str, tmp_path: Path) -> None:
         open_table(str(place))
 
 
-def test_pipes_in_configs_images_models_and_runs_are_never_opened(tmp_path: Path) -> None:
+def test_pipes_in_configs_images_models_and_runs_are_never_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(tmp_path / "plan.json")
     (tmp_path / "config.yaml").touch()
     with pytest.raises(surefit.UsageError, match="is a named pipe"):
@@ -195,6 +198,7 @@ def test_pipes_in_configs_images_models_and_runs_are_never_opened(tmp_path: Path
         refuse_special_inside(tmp_path)
     with pytest.raises(surefit.UsageError):
         open_run(tmp_path)
+    monkeypatch.setattr("surefit.cli.explain.WRITER_WAIT_SECONDS", 0.01)
     with pytest.raises(surefit.UsageError, match="is empty"):
         read_text(str(tmp_path / "plan.json"))
     with pytest.raises(surefit.UsageError, match="is a device"):
@@ -258,11 +262,10 @@ def test_a_template_without_bounds_is_refused(
 
 
 def test_usual_templates_are_not_refused() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
     text = "{{ '%s' % 1.55 | round(1) }}{{ dict(**{'a': 2}) }}{% for m in messages %}{{ m.role }}"
     assert "user" in Template(text + "{% endfor %}", tokenizer=FakeTokenizer()).render(DIALOGUE)
-    import resource
-
-    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.getrlimit(resource.RLIMIT_AS)[1]
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 @pytest.mark.parametrize("change", [{"steps": "7"}, {"objects": 7}, {"spans": [7]}])

@@ -212,6 +212,8 @@ def test_a_run_that_is_trained_is_not_resumed_twice(tmp_path: Path) -> None:
     with lock_run(run), pytest.raises(surefit.UsageError, match=f"process {os.getpid()} on") as it:
         resume(run)
     assert it.value.exit_code == 2
+    with pytest.raises(surefit.UsageError, match="where it is; --output is"):
+        resume(run, output=str(tmp_path / "other"))
     resume(run)
 
 
