@@ -65,8 +65,15 @@ CASES = [
         row=4,
     ),
     Case(
-        "SF213 answers that are numbers",
-        [{**r, "completion": n} for n, r in enumerate(echo_rows(20))],
+        "SF213 answers that are true or false",
+        [{**r, "completion": n % 2 == 0} for n, r in enumerate(echo_rows(20))],
+        options=f"--task sft {ALL}",
+        row=0,
+        column="completion",
+    ),
+    Case(
+        "SF213 answers that are objects without messages",
+        [{**r, "completion": {"colour": "red", "n": n}} for n, r in enumerate(echo_rows(20))],
         options=f"--task sft {ALL}",
         row=0,
         column="completion",

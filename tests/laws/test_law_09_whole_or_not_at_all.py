@@ -11,8 +11,8 @@ import surefit
 from builders import MeanPool, feature_rows
 from http_server import serve
 from surefit.core import files
-from surefit.data.open_data import open_table
 from surefit.data import remote_data
+from surefit.data.open_data import open_table
 from surefit.errors import FindingError
 
 

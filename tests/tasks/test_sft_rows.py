@@ -29,6 +29,8 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
         "Add.\n1 2\n3</s>",
     ),
     "question and answer": ({"question": "Hi", "answer": "Hello"}, "Hi\nHello</s>"),
+    "an answer that is a number": ({"question": "1+2", "answer": 3}, "1+2\n3</s>"),
+    "an answer that is a fraction": ({"question": "1/2", "answer": 0.5}, "1/2\n0.5</s>"),
     "messages": ({"id": "a", "tags": ["x"], "messages": TURNS}, "Hi\nHello</s>So?\nSo.</s>"),
     "a system message": ({"messages": said("Hi", "Hello", system="Ah")}, "Ah\nHi\nHello</s>"),
     "content in parts": (

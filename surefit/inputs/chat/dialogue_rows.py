@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.data.column_types import fields_of, is_object, is_text, is_text_list
+from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.roles import Role
 from surefit.data.stored_messages import as_messages, holds_messages, parse_json
 from surefit.findings import rule
@@ -46,6 +47,8 @@ def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     earlier = list(_history(row.get("history"), encoder.column_of("history")))
     role, turns = turns_of(row)
     if turns is not None:
+        for name in ("prompt", "answer"):
+            _refuse_object(row.get(name), encoder.column_of(name))
         turns = [*earlier, *turns] if earlier and not isinstance(turns, str) else turns
         read = read_dialogue(turns, encoder.column_of(role), predicting)
         return replace(read, messages=with_system(system, read.messages), tools=tools)
@@ -97,6 +100,19 @@ def with_system(system: str, messages: Sequence[Message]) -> Sequence[Message]:
         own, rest = first["content"].strip(), messages[1:]
         system = system if own in ("", system) else f"{system}\n\n{own}"
     return [{"role": "system", "content": system}, *rest]
+
+
+def _refuse_object(value: Any, column: str) -> None:
+    """Raise if a prompt or an answer is an object or a list without any message in it."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if not parts or isinstance(value, str) or not isinstance(value, Mapping | list | tuple):
+        return
+    if not any(
+        isinstance(part, Mapping) and {"role", "from", "messages"} & {*part} for part in parts
+    ):
+        kind = "an object" if isinstance(value, Mapping) else "a list"
+        fix = f"Write it as text, such as JSON: row[{column!r}] = json.dumps(row[{column!r}])."
+        raise RowFaultError(WRONG_TYPE, f"{kind} without messages is not text", column, fix)
 
 
 def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | None]:

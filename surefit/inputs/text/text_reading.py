@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -36,8 +37,13 @@ ALONGSIDE = {"mask": "attention_mask", "token_type_ids": "token_type_ids"}
 
 
 def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:
-    """The text in a role, None where there is none; a RowFaultError if it is not text."""
+    """The text in a role, None where there is none; a RowFaultError if it is not text.
+
+    A number is its digits: readers of tables make numbers of answers such as 42.
+    """
     value = row.get(role)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return repr(value)
     if value is not None and not isinstance(value, str):
         column = encoder.roles[role]
         leave_out = f"Write it as one text, or leave it out: {set_option('ignore', column)}."
