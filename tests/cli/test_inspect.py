@@ -20,7 +20,7 @@ from surefit.plan.draft import Stage
 
 @pytest.fixture
 def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of shards that lie in four ways, and one that cannot be read."""
+    """A folder of shards of three types, and one that cannot be read."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "shards"
     folder.mkdir()
@@ -30,8 +30,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with_gaps[0, 0, :3] = np.nan
     with_gaps[1, 0, 0] = np.inf
     np.save(folder / "b.npy", with_gaps)
-    np.save(folder / "c.npy", values.reshape(2, -1))
-    np.save(folder / "d.npy", values.swapaxes(1, 2))
+    np.save(folder / "c.npy", values.astype(np.int32))
     (folder / "e.npy").touch()
     return folder
 
@@ -46,16 +45,11 @@ def test_every_array_is_reported(shards: Path, capsys: pytest.CaptureFixture[str
     assert by_file["b.npy"]["dtype"] == "float64"
     assert by_file["b.npy"]["nan_share"] == pytest.approx(3 / 60)
     assert by_file["b.npy"]["infinite"] == 1
-    assert by_file["c.npy"]["shape"] == [2, 30]
-    assert by_file["d.npy"]["shape"] == [2, 6, 5]
+    assert by_file["c.npy"]["dtype"] == "int32"
     assert "it is empty" in by_file["e.npy"]["fault"]
     assert report["layout"]["steps"] == [5, 5]
     assert report["layout"]["width"] == 6
-    assert [fix.split(": ")[0] for fix in report["layout"]["fixes"]] == [
-        "SF420 b.npy",
-        "SF420 c.npy",
-        "SF420 d.npy",
-    ]
+    assert [fix.split(": ")[0] for fix in report["layout"]["fixes"]] == ["SF420 b.npy, c.npy"]
     assert run(options) == 0
     shown = capsys.readouterr().out
     assert "b.npy  b      [2, 5, 6]  float64  3 … 59  5.00%, 1 infinite" in shown
@@ -68,7 +62,7 @@ def test_files_that_do_not_go_together_are_still_shown(
 ) -> None:
     assert run(["inspect", "shards"]) == 1
     shown = capsys.readouterr()
-    assert "d.npy  d      [2, 6, 5]" in shown.out
+    assert "c.npy  c      [2, 5, 6]" in shown.out
     assert "cannot be read: shards/e.npy" in shown.out
     assert "error: shards/e.npy" in shown.err
     assert run(["inspect", "shards", "--json"]) == 1

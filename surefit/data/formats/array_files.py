@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import content_hashes, file_fingerprint
-from surefit.data.column_types import CHANNELS, FLOAT_NAMES, is_array
+from surefit.data.column_types import CHANNELS, FLOAT_NAMES, describe_type, is_array, list_axes
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, ROWS_RESHAPED, WRONG_SHAPE
 from surefit.data.formats.numpy_files import (
     Shape,
@@ -138,174 +138,92 @@ def _spread(shapes: Sequence[Shape]) -> str:
     return f"with {min(lengths)} to {max(lengths)} steps{rest}"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The rows of one file: the sizes of their axes, None where they vary, and their type."""
-
-    sizes: tuple[int | None, ...]
-    dtype: str
-    rows: int
-
-    def __str__(self) -> str:
-        shown = ", ".join("*" if size is None else str(size) for size in self.sizes)
-        return f"[{shown}] {FLOAT_NAMES.get(self.dtype, self.dtype)}"
-
-    @property
-    def squeezed(self) -> tuple[int | None, ...]:
-        """The sizes of the axes without axes of length 1, but for two."""
-        kept = list(self.sizes)
-        while len(kept) > 2 and 1 in kept:
-            kept.remove(1)
-        return tuple(kept)
-
-    def is_transposed(self, other: Kind) -> bool:
-        """Whether rows become those of another kind by exchanging their axes."""
-        return self.squeezed != other.sizes and self.squeezed[::-1] == other.sizes
-
-    def fitted(self, width: int | None, dtype: str) -> Kind | None:
-        """Return the kind that rows can be read as, with this feature size; None if they cannot."""
-        sizes = self.squeezed
-        if width is None:
-            return Kind(sizes, dtype, self.rows) if len(sizes) == 1 else None
-        if len(sizes) == 2 and sizes[1] == width:
-            return Kind(sizes, dtype, self.rows)
-        if len(sizes) == 2 and sizes[0] == width and sizes[1] is not None:
-            return Kind(sizes[::-1], dtype, self.rows)
-        if len(sizes) == 1 and sizes[0] is not None and sizes[0] % width == 0:
-            return Kind((sizes[0] // width, width), dtype, self.rows)
-        return None
-
-
-def fit_kinds(kinds: Sequence[Kind]) -> list[Kind | None]:
-    """The kind that each file is read as; None if its rows cannot get the common feature size.
-
-    >>> fit_kinds([Kind((20, 271), "float", 9), Kind((271, 20), "float", 5)])[1].sizes
-    (20, 271)
-    >>> fit_kinds([Kind((20, 271), "float", 9), Kind((5420,), "float", 5)])[1].sizes
-    (20, 271)
-    """
-    widths = Counter[int]()
-    for kind in kinds:
-        if len(kind.squeezed) == 2 and kind.squeezed[1] is not None:
-            widths[kind.squeezed[1]] += kind.rows
-    width = widths.most_common(1)[0][0] if widths else None
-    floats = any("float" in kind.dtype or kind.dtype == "double" for kind in kinds)
-    common = kinds[0].dtype if len({kind.dtype for kind in kinds}) == 1 else None
-    return [kind.fitted(width, common or ("float" if floats else "int64")) for kind in kinds]
-
-
 def align_shards(
     files: Sequence[Path], opened: Sequence[Opened]
 ) -> tuple[list[Opened], list[Finding]]:
-    """The opened files with array columns of one shape and type, and what was converted.
+    """Return the opened files with array columns of one type, and what was converted.
 
-    Reshaping is free. Transposing and type conversion write the array once to the cache, in chunks.
+    Rows of different length become lists. Another dtype is written once to the cache, in chunks.
     """
     parts = list(opened)
     found: list[Finding] = []
     for name in parts[0].arrow.column_names:
-        kinds = _kinds(name, parts)
-        if kinds is None:
+        types = _types(name, parts)
+        if types is None:
             continue
-        fitted = fit_kinds(kinds)
-        after = [kind for kind in fitted if kind is not None]
-        if len(after) < len(kinds):
-            raise _disagrees(name, files, kinds, fitted)
-        found += _notes(files, name, kinds, after)
-        ragged = len({kind.sizes[0] for kind in after}) > 1
+        kinds = [(axes, str(value)) for axes, value in map(list_axes, types)]
+        inner = [(len(axes), *axes[1:]) for axes, _ in kinds]
+        if len({*inner}) > 1:
+            raise _disagrees(name, files, types, inner)
+        dtypes = {dtype for _, dtype in kinds}
+        wider = "float" if dtypes & FLOAT_NAMES.keys() else "int64"
+        common = wider if len(dtypes) > 1 else kinds[0][1]
+        is_ragged = len({axes[0] for axes, _ in kinds}) > 1
         for place, (file, part) in enumerate(zip(files, parts, strict=True)):
-            column = _changed(file, name, part.arrow, kinds[place], after[place], ragged)
+            column = _aligned(file, name, part.arrow[name], common, is_ragged)
             at = part.arrow.column_names.index(name)
             parts[place] = replace(part, arrow=part.arrow.set_column(at, name, column))
+        other = [file for file, (_, dtype) in zip(files, kinds, strict=True) if dtype != common]
+        if other:
+            shown = ", ".join(file.name for file in other[:SHOWN_FILES])
+            shown += f" and {len(other) - SHOWN_FILES} more" * (len(other) > SHOWN_FILES)
+            read = FLOAT_NAMES.get(common, common)
+            message = f"{shown}: the numbers of column {name!r} are read as {read}."
+            fix = "Save all files with one type to avoid this note."
+            found.append(ROWS_RESHAPED.finding(message, fix=fix, file=str(other[0]), column=name))
     return parts, found
 
 
-def _kinds(name: str, parts: Sequence[Opened]) -> list[Kind] | None:
-    """The kinds of a column if it is an array without missing rows in all files, of several types.
-
-    Only the first axis may vary within a file.
-    """
+def _types(name: str, parts: Sequence[Opened]) -> list[pa.DataType] | None:
+    """Return the types of a column, if all files have arrays in it, of several types."""
     if not all(name in part.arrow.column_names for part in parts):
         return None
     types = [part.arrow.schema.field(name).type for part in parts]
     missing = any(part.arrow[name].null_count for part in parts)
     if missing or len({*types}) == 1 or not all(map(is_array, types)):
         return None
-    kinds = []
-    for kind, part in zip(types, parts, strict=True):
-        sizes = []
-        while not pa.types.is_primitive(kind):
-            sizes.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
-            kind = kind.value_type
-        kinds.append(Kind(tuple(sizes), str(kind), part.arrow.num_rows))
-    return None if any(None in kind.sizes[1:] for kind in kinds) else kinds
+    is_ragged_inside = any(None in list_axes(kind)[0][1:] for kind in types)
+    return None if is_ragged_inside else types
 
 
 def _disagrees(
-    name: str, files: Sequence[Path], kinds: Sequence[Kind], fitted: Sequence[Kind | None]
+    name: str, files: Sequence[Path], types: Sequence[pa.DataType], inner: Sequence[object]
 ) -> Exception:
-    odd = fitted.index(None)
-    other = next((at for at, kind in enumerate(fitted) if kind is not None), 0 if odd else 1)
+    """Return the error about the first file whose rows have other axes than those of most files."""
+    usual = inner.index(Counter(inner).most_common(1)[0][0])
+    odd = next(place for place, axes in enumerate(inner) if axes != inner[usual])
     message = (
-        f"rows of column {name!r} are {kinds[odd]} in {files[odd].name}, but {kinds[other]} in "
-        f"{files[other].name}."
+        f"column {name!r} holds {describe_type(types[odd])} in {files[odd].name}, but "
+        f"{describe_type(types[usual])} in {files[usual].name}."
     )
-    fix = "Leave the file out, or save it with the feature size of the others."
+    fix = "Save it with the axes of the others (reshape, swapaxes), or leave the file out."
     return FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(files[odd]), column=name)
 
 
-def _notes(
-    files: Sequence[Path], name: str, kinds: Sequence[Kind], after: Sequence[Kind]
-) -> Iterator[Finding]:
-    """One finding per conversion, with the first few files."""
-    groups: dict[tuple[Kind, Kind], list[Path]] = {}
-    for file, before, kind in zip(files, kinds, after, strict=True):
-        if before != kind:
-            groups.setdefault((replace(before, rows=0), replace(kind, rows=0)), []).append(file)
-    for (before, kind), changed in groups.items():
-        shown = ", ".join(file.name for file in changed[:SHOWN_FILES])
-        more = f" and {len(changed) - SHOWN_FILES} more" if len(changed) > SHOWN_FILES else ""
-        message = f"{shown}{more}: rows of column {name!r} are {before}, read as {kind}."
-        fix = "Save all files with one shape and type to avoid this note."
-        yield ROWS_RESHAPED.finding(message, fix=fix, file=str(changed[0]), column=name)
-
-
-def _changed(
-    file: Path, name: str, arrow: pa.Table, kind: Kind, after: Kind, ragged: bool
+def _aligned(
+    file: Path, name: str, column: pa.ChunkedArray, dtype: str, is_ragged: bool
 ) -> pa.ChunkedArray:
-    """The converted column; `ragged` if the files have different sequence lengths."""
-    column, offsets = arrow[name], None
-    transposed = kind.is_transposed(after)
-    if kind.sizes[0] is None:  # rows of this file differ in length
-        joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    """Return a column with numbers of this dtype; as lists, if files differ in length."""
+    axes, value = list_axes(column.type)
+    joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if axes[0] is None:
         offsets = np.asarray(joined.offsets).astype(np.int64)
-        values = _values(joined.values, tuple(size for size in kind.sizes[1:] if size))
-        offsets, values = offsets - offsets[0], values[offsets[0] : offsets[-1]]
+        offsets -= offsets[0]
     else:
-        shape = tuple(size for size in after.sizes[:: -1 if transposed else 1] if size is not None)
-        chunks = [_values(chunk, shape) for chunk in column.chunks]
-        values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-    if transposed or after.dtype != kind.dtype:
-        turned = values.swapaxes(1, 2) if transposed else values
-        dtype = _NUMPY[after.dtype] if after.dtype != kind.dtype else values.dtype
-        key = fingerprint("shard", file_fingerprint(file), name, repr(kind), repr(after))
-        values = cached_array(key, partial(_write_as, turned, dtype))
-    if offsets is None and ragged:
-        steps = values.shape[1]
-        offsets = np.arange(len(values) + 1, dtype=np.int64) * steps
-        values = values.reshape(len(values) * steps, *values.shape[2:])
-    made = to_arrow(values) if offsets is None else ragged_column(values, offsets)
-    return pa.chunked_array([made])
+        offsets = np.arange(len(joined) + 1, dtype=np.int64) * axes[0]
+    numbers = joined.flatten()
+    while not pa.types.is_primitive(numbers.type):
+        numbers = numbers.flatten()
+    sizes = tuple(size for size in axes[1:] if size is not None)
+    array = numbers.to_numpy(zero_copy_only=False).reshape(offsets[-1], *sizes)
+    if dtype != str(value):
+        key = fingerprint("shard", file_fingerprint(file), name, dtype)
+        array = cached_array(key, partial(_write_as, array, _NUMPY[dtype]))
+    if axes[0] is None or is_ragged:
+        return pa.chunked_array([ragged_column(array, offsets)])
+    return pa.chunked_array([to_arrow(array.reshape(len(joined), axes[0], *sizes))])
 
 
 def _write_as(values: Any, dtype: Any, target: Path) -> None:
     with np.errstate(over="ignore"):  # encoding reports values too large for float32
         write_in_chunks(target, values.shape, dtype, lambda start, end: values[start:end])
-
-
-def _values(column: pa.Array, shape: tuple[int, ...]) -> Any:
-    """The numbers of nested lists of fixed size as an array (rows, *shape), without copying."""
-    rows = len(column)
-    while not pa.types.is_primitive(column.type):
-        column = column.flatten()
-    return column.to_numpy(zero_copy_only=False).reshape(rows, *shape)

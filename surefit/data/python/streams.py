@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,45 +23,6 @@ from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, open_rows, python
 from surefit.data.table import Source, Table
 from surefit.findings import note
 from surefit.progress import Progress, silent
-
-TENSOR = "__tensor__"
-
-
-def as_plain(value: Any) -> Any:
-    """The value as JSON holds it; a TypeError where it is neither plain nor a tensor.
-
-    >>> as_plain({"at": 3, "seen": (1, 2), "left": np.array([1.5])})["left"]
-    {'__tensor__': 'numpy', 'dtype': 'float64', 'shape': [1], 'values': [1.5]}
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: as_plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(each) for each in value]
-    kind = "torch" if hasattr(value, "detach") else "numpy"
-    array = value.detach().cpu().numpy() if kind == "torch" else value
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise TypeError(f"a {type(value).__name__} is neither a plain value nor a tensor")
-    shape, values = list(array.shape), array.ravel().tolist()
-    return {TENSOR: kind, "dtype": array.dtype.name, "shape": shape, "values": values}
-
-
-def from_plain(value: Any) -> Any:
-    """The value that `as_plain` was given; tuples come back as lists."""
-    if isinstance(value, list):
-        return [from_plain(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if TENSOR not in value:
-        return {key: from_plain(each) for key, each in value.items()}
-    array = np.asarray(value["values"], value["dtype"]).reshape(value["shape"])
-    if value[TENSOR] == "numpy":
-        return array
-    import torch
-
-    return torch.from_numpy(array)
-
 
 FIRST_ROWS, FIRST_BYTES = 4096, 64 << 20
 """The rows that everything is planned with: so many, or fewer if they are large."""
@@ -122,13 +84,13 @@ class Stream:
             self.owner.set_epoch(passes)
 
     def state(self) -> Any:
-        """The position as plain values, if the stream can save it; else None."""
+        """The position as plain JSON values, if the stream can save it; else None."""
         owner = self.owner if self.cursor.moved is None else self.cursor.moved
         saves = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
         if self.cursor.rows is None or not saves:
             return None
         try:
-            return as_plain(owner.state_dict())
+            return json.loads(json.dumps(owner.state_dict()))
         except Exception:  # the user's own code, or values that are not plain: it is replayed
             return None
 
@@ -139,7 +101,7 @@ class Stream:
         with suppress(Exception):  # of the user's own class, which may hold an open file
             moved = copy.deepcopy(moved)
         try:
-            moved.load_state_dict(from_plain(state))
+            moved.load_state_dict(state)
         except Exception:  # the user's own code: the stream is read up to there instead
             return False
         self.cursor.moved = moved
