@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from surefit.data.cache import fingerprint, hash_bytes, module_fingerprint
 from surefit.data.cache_entry import open_json
+from surefit.data.column_values import texts_in
 from surefit.data.row_arrays import count_distinct, distinct, is_among, take
 from surefit.data.row_parts import RowParts
 from surefit.data.split import (
@@ -32,7 +33,7 @@ from surefit.data.text_sketches import (
     sketch,
     text_columns,
 )
-from surefit.findings import NOTE, Finding, Place, note, rule
+from surefit.findings import NOTE, Finding, note, rule
 
 VALIDATION_ROWS_IN_TRAINING = rule(
     "SF210",
@@ -66,6 +67,7 @@ NOTHING_FOLLOWS_FROM_INPUTS = rule(
 )
 
 SHOWN = 3
+QUOTED = 60
 NEARLY_ALL = 0.9
 FEW_INPUTS = 0.1
 """Fewer different inputs than this share of their rows are categories rather than examples."""
@@ -131,14 +133,15 @@ def check_contradictions(
         firsts.setdefault(int(inputs[place]), place)
         if len(firsts) == min(SHOWN, num_inputs):
             break
-    pairs = [_contradicting_pair(inputs, whole, place) for place in firsts.values()]
-    wheres = [[table.where(int(rows[places[n]])) for n in pair] for pair in pairs]
+    shown = []
+    for first in firsts.values():
+        pair = first, int(np.argmax((inputs == inputs[first]) & (whole != whole[first])))
+        shown.append(_name_pair(table, parts, take(rows, places[[*pair]])))
     message = (
         f"{len(found):,} of {len(rows):,} rows have the input of another row, but another target: "
-        f"{'; '.join(_name_pair(*pair) for pair in wheres)}. "
-        f"Different inputs among them: {num_inputs:,}."
+        f"{'; '.join(shown)}. Different inputs among them: {num_inputs:,}."
     )
-    one = wheres[0][0]
+    one = table.where(int(rows[places[next(iter(firsts.values()))]]))
     by_chance = of_table or num_inputs == 1  # equal inputs in all rows are reported as such
     suspicious = exact and (2 * len(found) <= len(rows) or not by_chance)
     if not suspicious:
@@ -164,15 +167,15 @@ def _best_share(inputs: Hashes, whole: Hashes) -> float:
     return float(best.sum() / len(inputs))
 
 
-def _contradicting_pair(inputs: Hashes, whole: Hashes, first: int) -> tuple[int, int]:
-    """The row, and the first one with its input and another target."""
-    unlike = (inputs == inputs[first]) & (whole != whole[first])
-    return first, int(np.argmax(unlike))
-
-
-def _name_pair(one: Place, two: Place) -> str:
+def _name_pair(table: Table, parts: RowParts, pair: Rows) -> str:
+    """Two rows, and the texts of the input that they share."""
+    one, two = (table.where(int(row)) for row in pair)
     file = f" of {two['file']}" if two["file"] != one["file"] else ""
-    return f"rows {one['row']} and {two['row']}{file}"
+    ((given, _),) = parts.divided(table, pair[:1])
+    text = " ".join(" ".join(texts_in(given)).split())
+    has_files = not {*parts.columns.values()}.isdisjoint(table.files)
+    shown = f" ({text[:QUOTED]!r}{' …' * (len(text) > QUOTED)})" * (bool(text) and not has_files)
+    return f"rows {one['row']} and {two['row']}{file}{shown}"
 
 
 NEAR_COPIES = rule(

@@ -52,6 +52,8 @@ class RowParts:
     """The task's own division, where it is not by column, such as that of a dialogue."""
     content: Callable[[Any], Any] | None = None
     """What stands for a file that a cell names or holds; a hash of its bytes without one."""
+    separator: str | None = None
+    """The sign between several classes in one text, empty for lists: their order means nothing."""
 
     @property
     def key(self) -> str | None:
@@ -59,7 +61,8 @@ class RowParts:
         if self.divide is not None and not self.divide.__module__.startswith("surefit."):
             return None
         by = None if self.content is None else self.content.__qualname__
-        return fingerprint("parts", HASH_VERSION, dict(self.columns), self.targets, by)
+        read = dict(self.columns), self.targets, by, self.separator
+        return fingerprint("parts", HASH_VERSION, *read)
 
     def hashes(self, row: Mapping[str, Any], fold: bool = True) -> tuple[int, int]:
         """64-bit hashes of the input and of the whole row, which has the values by name."""
@@ -80,8 +83,15 @@ class RowParts:
         names = self.columns
         return (
             [row.get(name) for name in names if name not in self.targets],
-            [row.get(name) for name in names if name in self.targets],
+            [self._unordered(row.get(name)) for name in names if name in self.targets],
         )
+
+    def _unordered(self, value: Any) -> Any:
+        """Several classes in one order."""
+        if self.separator and isinstance(value, str):
+            value = [part.strip() for part in value.split(self.separator)]
+        is_set = self.separator is not None and isinstance(value, list)
+        return sorted(value, key=str) if is_set else value
 
     def hash_table(self, table: Table, rows: Rows | None = None) -> tuple[Hashes, Hashes]:
         """The hashes of all rows of a Table, from the cache if they are there, or of some rows."""

@@ -36,7 +36,7 @@ Hashes = npt.NDArray[np.uint64]
 
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank."""
-HASH_VERSION = 3
+HASH_VERSION = 4
 FILE = "hashes.npy"
 
 

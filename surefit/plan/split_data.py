@@ -20,7 +20,7 @@ from surefit.checks.copies import (
 )
 from surefit.config import RunConfig
 from surefit.data.cell_files import with_files
-from surefit.data.column_types import is_text
+from surefit.data.column_types import is_text, is_text_list
 from surefit.data.row_arrays import count_distinct, take
 from surefit.data.row_parts import HeldOut, RowParts, hold_out
 from surefit.data.split import (
@@ -42,6 +42,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.image.image_files import image_content
 from surefit.pipeline.accept import check_columns
 from surefit.plan.draft import Draft
+from surefit.targets.label_separator import find_separator
 from surefit.targets.task_spec import TaskSpec
 
 ONE_GROUP = rule(
@@ -310,27 +311,37 @@ def row_parts(
     """
     targets = tuple(role for role in task.targets if role in roles)
     content = image_content if "image" in roles else None
+    sign = _class_separator(table, roles["label"]) if targets == ("label",) else None
     if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide, content)
+        return RowParts(roles, targets, task.divide, content, sign)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide, content)
+    return RowParts({name: name for name in columns}, targets, task.divide, content, sign)
+
+
+def _class_separator(table: Table, label: str) -> str | None:
+    """The sign between the classes of a row, empty for lists of them; None for one class."""
+    if label not in table.columns:
+        return None
+    profile = table.profile(label)
+    if not is_text(profile.kind):
+        return "" if is_text_list(profile.kind) else None
+    return find_separator({*(profile.counts or ())})
 
 
 def _numbers_rows(table: Table, column: str) -> bool:
     """Whether a column of integers or text has another value in each row, as an id has."""
-    import pyarrow.compute as pc
-
-    kind = table.column_type(column)
-    if table.num_rows < 2 or not (pa.types.is_integer(kind) or is_text(kind)):
+    profile = table.profile(column)
+    if table.num_rows < 2 or not (pa.types.is_integer(profile.kind) or is_text(profile.kind)):
         return False
     first = table.arrow[column][0].as_py()
     if isinstance(first, str) and is_date(first):  # a moment is an input, though each is another
         return False
-    return bool(pc.count_distinct(table.arrow[column], mode="all").as_py() == table.num_rows)
+    has_null = profile.values.null_count > 0
+    return bool(profile.num_distinct + has_null == table.num_rows)
 
 
 def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Finding]]:

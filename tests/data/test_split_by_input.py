@@ -138,7 +138,18 @@ def test_answers_to_one_prompt_are_no_contradiction() -> None:
     rows += [{"prompt": "Say bale", "completion": "Bale it is"}]
     plan = surefit.check(data=rows, model="tiny:llama", task="sft")
     assert "SF223" not in codes(plan)
-    assert any("rows 0 and 48" in note for note in plan.notes)
+    assert any("rows 0 and 48 ('Say bale')" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize("make", [list, "|".join])
+def test_sets_of_classes_are_equal_in_any_order(make: Any) -> None:
+    rows = [{"text": f"a {w}", "label": make("ab"[: 1 + n % 2])} for n, w in enumerate(WORDS)]
+    rows += [{"text": f"a {WORDS[1]}", "label": make("ba")}]
+    assert "SF223" not in codes(surefit.check(data=rows, model="tiny:bert"))
+    rows += [{"text": f"a {WORDS[2]}", "label": make("b")}]
+    plan = surefit.check(data=rows, model="tiny:bert")
+    (found,) = (each for each in plan.findings if each.code == "SF223")
+    assert f"rows 2 and 49 ('a {WORDS[2]}')" in found.message
 
 
 # Data whose rows share their inputs by nature
