@@ -13,10 +13,9 @@ import pyarrow as pa
 
 from surefit.config import set_option
 from surefit.data.column_types import is_text
-from surefit.data.missing_values import is_missing
 from surefit.data.profile import Profile
 from surefit.data.table import Table
-from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_date, read_date
+from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_date, is_missing, read_date
 from surefit.findings import Finding, rule
 from surefit.inputs.encoder import Encoder
 

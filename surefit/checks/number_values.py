@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.checks.class_names import MARKER_AS_LABEL, SENTINELS
+from surefit.checks.class_values import MARKER_AS_LABEL, SENTINELS
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.several_columns import target_columns

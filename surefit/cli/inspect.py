@@ -97,8 +97,12 @@ def _report(
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.data.open_data import open_table
     from surefit.errors import FindingError
-    from surefit.inspection.array_report import describe_arrays
-    from surefit.inspection.data_report import AskedReading, inspect_opened, look_at_files
+    from surefit.inspection.data_report import (
+        AskedReading,
+        describe_arrays,
+        inspect_opened,
+        look_at_files,
+    )
     from surefit.tasks.choose_task import find_task
     from surefit.user_code import NamedCode
 

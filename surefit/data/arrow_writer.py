@@ -21,8 +21,7 @@ from surefit.data.column_types import (
     nested_list,
 )
 from surefit.data.data_rules import MIXED_TYPES
-from surefit.data.missing_values import is_missing
-from surefit.data.written_values import MISSING_MARKERS
+from surefit.data.written_values import MISSING_MARKERS, is_missing
 from surefit.findings import Rule
 
 SHOWN_CHARACTERS = 80

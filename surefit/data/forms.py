@@ -37,6 +37,7 @@ from surefit.data.column_values import (
     words_of,
 )
 from surefit.data.roles import get_role
+from surefit.data.stored_messages import ANSWERING
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import note, rule
@@ -75,7 +76,6 @@ JUDGES = word_set(
     "preference preferred better best winner choice chosen score scores rating ratings rank ranks "
     "ranking reward rewards label labels safer"
 )
-ANSWERING = frozenset({"assistant", "gpt", "model", "bot", "chatgpt"})
 LEARNED = frozenset({"answer", "messages", "target", "text", "input_ids"})
 """Roles with which the user says what is learned."""
 NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[0-9a-eA-EjkJK])")

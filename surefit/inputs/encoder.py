@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import Field
 from surefit.core import files
 from surefit.core.foreign import content_of, read_json
-from surefit.data.missing_values import is_missing
 from surefit.data.roles import role_of_batch_column
 from surefit.data.several_columns import extra_roles
 from surefit.data.stored_messages import as_messages
+from surefit.data.written_values import is_missing
 from surefit.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from surefit.checks.class_names import BLANK_LABELS
+from surefit.checks.class_values import BLANK_LABELS
 from surefit.checks.encoded_rows import (
     TOKEN_OUT_OF_VOCABULARY,
     check_ledger,
@@ -17,11 +17,11 @@ from surefit.checks.encoded_rows import (
 )
 from surefit.checks.encoded_tokens import check_causal_labels
 from surefit.checks.input_values import check_stores
-from surefit.data.missing_values import find_missing
 from surefit.data.python.streams import Stream
 from surefit.data.row_arrays import row_shape
 from surefit.data.split import Rows
 from surefit.data.table import Table
+from surefit.data.written_values import find_missing
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.inputs.chat.template_rendering import read_asked

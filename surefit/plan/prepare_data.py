@@ -11,11 +11,11 @@ from surefit.batches.order import Batches
 from surefit.config import RunConfig, joint_parts
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.formats.numpy_files import as_stored
-from surefit.data.message_rows import check_message_rows, check_python_text
 from surefit.data.open_data import open_table, validation_of
 from surefit.data.python.live_rows import kept_randomness
 from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns, part_columns
+from surefit.data.stored_messages import check_message_rows, check_python_text
 from surefit.data.table import Table
 from surefit.data.unread_columns import JUDGED_ANSWERS, check_meanings
 from surefit.errors import FindingError, UsageError

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.checks.class_shares import Classes, compare_classes, read_classes
+from surefit.checks.class_values import Classes, compare_classes, read_classes
 from surefit.checks.copies import (
     Side,
     check_contradictions,

@@ -13,9 +13,8 @@ from surefit.batches.field import Field
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_TYPE
-from surefit.data.missing_values import is_missing
 from surefit.data.table import Table
-from surefit.data.written_values import MISSING_MARKERS, ORDERS, read_number
+from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_missing, read_number
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import surefit
-from surefit.checks.file_names import check_file_names
+from surefit.checks.input_values import check_file_names
 from surefit.data.cell_files import kind_named
 from surefit.data.table import Source, Table, take_rows
 from surefit.data.text_sketches import common_pairs

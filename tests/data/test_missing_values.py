@@ -15,10 +15,9 @@ import pytest
 
 import surefit
 from surefit.config import Reading
-from surefit.data.missing_values import find_missing
 from surefit.data.open_data import open_table
 from surefit.data.table import Table
-from surefit.data.written_values import ORDERS, read_date
+from surefit.data.written_values import ORDERS, find_missing, read_date
 from surefit.inputs.encoder import Encoder
 
 MARKERS = ("NA", "N/A", "#N/A", "?", "nan", "null", "-", "")

@@ -17,8 +17,7 @@ from surefit.data.formats.number_columns import Cells, infer_columns
 from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile
 from surefit.data.formats.text_lines import MAX_COLUMNS, Records, too_many_columns
-from surefit.data.missing_values import is_missing, markers_of
-from surefit.data.written_values import MISSING_MARKERS, NUMBER
+from surefit.data.written_values import MISSING_MARKERS, NUMBER, is_missing, markers_of
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 

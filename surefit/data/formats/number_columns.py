@@ -8,9 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from surefit.data.missing_values import describe_missing, is_missing
 from surefit.data.roles import ROLES
-from surefit.data.written_values import INTEGER, NUMBER, is_almost_number, is_code
+from surefit.data.written_values import (
+    INTEGER,
+    NUMBER,
+    describe_missing,
+    is_almost_number,
+    is_code,
+    is_missing,
+)
 from surefit.findings import Finding, rule
 
 NOT_ALL_NUMBERS = rule(

@@ -18,8 +18,8 @@ from surefit.data.cache import module_fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, check_expansion
 from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
 from surefit.data.formats.text_decoding import TextFile
-from surefit.data.missing_values import describe_missing, markers_of
 from surefit.data.table import CHUNK_ROWS
+from surefit.data.written_values import describe_missing, markers_of
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, note, rule
 

@@ -26,9 +26,9 @@ from surefit.data.column_types import (
 )
 from surefit.data.data_rules import WRONG_SHAPE, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, to_arrow
-from surefit.data.missing_values import describe_missing
 from surefit.data.stored_messages import storable
 from surefit.data.table import CHUNK_ROWS, Source, Table
+from surefit.data.written_values import describe_missing
 from surefit.findings import Finding, Rule
 
 CHUNK_BYTES = 16 * 2**20
