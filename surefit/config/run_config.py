@@ -323,7 +323,8 @@ class RunConfig(Section):
     """Check a random sample of N rows instead of all; `train` refuses it."""
     fit: Local[Literal["predicted", "measured"]] = "predicted"
     """How `check` finds the memory peak: predicted from shapes, or also measured in a real step on
-    the largest batch. `train` always begins with that step."""
+    the largest batch. `train` begins with that step for custom modules, on devices, with
+    `max_memory_gb`, and where the predicted peak is over half of the free memory."""
     max_memory_gb: Local[float | None] = Field(None, gt=0)
     """Memory limit of the run, in GB (10⁹ bytes). Default: the free memory."""
     device_memory_gb: Local[float | None] = Field(None, gt=0)

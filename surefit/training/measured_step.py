@@ -32,6 +32,8 @@ from surefit.training.engine import Engine, make_accelerator, make_engine
 if TYPE_CHECKING:
     from torch import nn
 
+SURE_SHARE = 0.5
+"""Share of free memory up to which a predicted peak is taken as it is."""
 Trial = Callable[[Plan, Engine], list[Finding]]
 """Tries something else with the engine, and returns what it found."""
 
@@ -59,6 +61,21 @@ def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
             return plan.found(trial(plan, engine)) if trial is not None else plan
     except FindingError as error:
         return plan.found(error.findings)
+
+
+def needs_measuring(plan: Plan) -> bool:
+    """Whether a step may take more memory than the run has.
+
+    Traces of transformers models are close to what is measured (docs/fit.md), those of other
+    modules may miss what their code does with real numbers.
+    """
+    fit, model = plan.fit, plan.model
+    assert fit is not None
+    assert model is not None
+    if fit.peak_bytes is None or model.source.auto_classes is None or plan.config.fit == "measured":
+        return True
+    is_given = fit.limit.on_device or fit.limit.source == "max_memory_gb"
+    return is_given or fit.peak_bytes > SURE_SHARE * fit.limit.bytes
 
 
 def measure_step(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:

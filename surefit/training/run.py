@@ -59,7 +59,7 @@ from surefit.training.engine import (
 from surefit.training.failures import StepInWork, Watch, bundled
 from surefit.training.guards import LossWatch, check_trained, warning_event, watch_first_steps
 from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
-from surefit.training.measured_step import measure_step
+from surefit.training.measured_step import measure_step, needs_measuring
 from surefit.training.rehearse import rehearse
 from surefit.training.saving import (
     Saver,
@@ -263,10 +263,11 @@ def _make_emit(plan: Plan, work: StepInWork, observers: Sequence[Observer]) -> O
 def _try_first(
     plan: Plan, work: StepInWork, listeners: Listeners, guard: MemoryGuard, *, fresh: bool
 ) -> None:
-    """Measure a step; rehearse the later phases of a run that begins."""
-    guard.free()  # what planning has left: the measured step needs its memory
-    with bundled(work, plan):
-        listeners.on_fit(measure_step(plan, work.engine, fresh=fresh))
+    """Measure a step where that may tell more than the plan; rehearse a run that begins."""
+    if needs_measuring(plan):
+        guard.free()  # what planning has left: the measured step needs its memory
+        with bundled(work, plan):
+            listeners.on_fit(measure_step(plan, work.engine, fresh=fresh))
     if fresh:
         for accepted in rehearse(plan, work.engine):
             listeners.notice(accepted.message)

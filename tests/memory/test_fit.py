@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from surefit.gigabytes import GB
 from surefit.memory.limit import DEVICE_CONTEXT_BYTES, Limit
 from surefit.memory.predict_peak import predict
 from surefit.plan.plan import Plan
+from surefit.training.measured_step import needs_measuring
 
 LONG_ROWS = [{"prompt": "red blue " * 120 + str(n), "completion": "cat"} for n in range(80)]
 
@@ -186,6 +188,7 @@ def test_the_proof_leaves_no_trace(
 
     def train(name: str, prove: Any) -> Any:
         monkeypatch.setattr(surefit.training.run, "measure_step", prove)
+        monkeypatch.setattr(surefit.training.run, "needs_measuring", lambda plan: True)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
@@ -206,6 +209,25 @@ def test_the_proof_leaves_no_trace(
     assert steps[0] == steps[1]
     states = [run.model.state_dict() for run in (with_proof, without)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "measured"),
+    [
+        ("tiny:bert", {}, False),
+        ("tiny:bert", {"max_memory_gb": 8}, True),
+        ("tiny:bert", {"fit": "measured"}, True),
+        (MeanPool(), {}, True),
+    ],
+)
+def test_a_step_is_measured_where_memory_may_be_short(
+    model: Any, given: dict[str, Any], measured: bool
+) -> None:
+    plan = surefit.check(data=feature_rows(30), model=model, **given)
+    assert needs_measuring(plan) is measured
+    assert plan.fit is not None
+    short = replace(plan.fit, limit=replace(plan.fit.limit, bytes=plan.fit.peak_bytes))
+    assert needs_measuring(replace(plan, fit=short))
 
 
 class RunsOut(MeanPool):
