@@ -11,8 +11,7 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.first_batch import check_scores
-from surefit.checks.probes.gradients import check_choice
-from surefit.checks.probes.model_probes import run_probe
+from surefit.checks.probes.model_probes import check_choice, run_probe
 from surefit.checks.probes.targets import (
     TARGET_REACHES_OUTPUTS,
     OtherTargets,

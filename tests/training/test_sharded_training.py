@@ -18,12 +18,11 @@ from torch import nn
 from training import sharded_cases
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from surefit.checks.probes.gradients import find_use
 from surefit.errors import FindingError
 from surefit.inputs.text.tokenizer import train_tokenizer
 from surefit.models.sharding import find_units
 from surefit.pipeline.open_pipeline import Parallel
-from surefit.plan.choose_parallel import check_divisible
+from surefit.plan.choose_parallel import check_divisible, find_use
 from surefit.plan.make_plan import make_plan
 from surefit.request import make_request
 

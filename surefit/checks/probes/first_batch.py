@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from surefit.checks.probes.gradients import check_choice, check_detached
+from surefit.checks.probes.model_probes import check_choice, check_detached
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.models.call import Call

@@ -5,7 +5,7 @@ Each probe asks a ModelProfile one question that training would answer too late 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ from surefit.checks.probes.targets import check_shift
 from surefit.checks.probes.trials import check_overfit
 from surefit.errors import describe_error
 from surefit.findings import Finding, has_errors, note, rule
+from surefit.models.call import Call
+from surefit.models.module_outputs import Key, Picked
 from surefit.speed.numerics import preserved_state
 
 if TYPE_CHECKING:
@@ -70,6 +72,44 @@ OUTPUTS_DEPEND_ON_BATCH = rule(
     ),
     accept="The model is trained as it is.",
 )
+
+OTHER_OUTPUT_TRAINED = rule(
+    "SF752",
+    "error",
+    "layers are not trained because another output is used",
+    why=(
+        "forward returns several outputs, and none is named by outputs. The loss is computed from "
+        "one of them, so layers that only another one depends on stay as they are."
+    ),
+    fix="Name the output that the loss, metrics and predictions are computed from: --set outputs=1 "
+    "(a number from 0 on, or a key), or outputs=1 from Python.",
+)
+
+SEVERAL_OUTPUTS_FIT = rule(
+    "SF753",
+    "warning",
+    "several outputs fit the task",
+    why="They have the same shape, so the output that is meant is a guess.",
+    fix="Name the output that the loss, metrics and predictions are computed from: --set outputs=0 "
+    "(a number from 0 on, or a key), or outputs=0 from Python.",
+    accept="The first of them is used.",
+)
+
+DETACHED_LAYERS = rule(
+    "SF734",
+    "warning",
+    "layers that are used get no gradient",
+    why=(
+        "The outputs depend on these weights, but the loss does not reach them: they stay as they "
+        "are. detach(), .data, no_grad() or a conversion to NumPy between them and the loss does "
+        "that."
+    ),
+    fix="Remove what detaches them; to keep them as they are, set requires_grad_(False).",
+    accept="The layers are left as they are.",
+)
+
+MAX_WEIGHTS = 50_000_000
+"""More weights than this are not tried."""
 
 LEADS = ("input_ids", "inputs_embeds", "pixel_values", "features", "input_values", "input_features")
 """Columns that a task makes from the row's input; others are passed under their own name."""
@@ -233,6 +273,72 @@ def _tolerance(profile: ModelProfile) -> float:
     if profile.causal:
         return 0.05
     return 1e-3 if next(profile.module.parameters()).dtype.itemsize >= 4 else 3e-2
+
+
+def check_choice(picked: Picked, unused: Mapping[Key, Sequence[str]]) -> list[Finding]:
+    """Judge an output that was picked by its size alone.
+
+    `unused` are trainable parameters without a gradient that other outputs depend on, by output.
+    """
+    if picked.how != "size" or picked.key is None:
+        return []
+    used = picked.tensors[picked.key]
+    if unused:
+        key, names = max(unused.items(), key=lambda item: len(item[1]))
+        shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        message = (
+            f"output {picked.key!r} is used, and {shown} get no gradient: "
+            f"output {key!r} depends on them. forward returns {_list(picked)}."
+        )
+        fix = (
+            f"Name the output that is meant: --set outputs={key}, or outputs={key!r} from Python. "
+            f"To train without these layers: outputs={picked.key}."
+        )
+        return [OTHER_OUTPUT_TRAINED.finding(message, fix=fix)]
+    alike = [key for key, value in picked.others.items() if value.shape == used.shape]
+    if not alike:
+        return []
+    message = (
+        f"output {picked.key!r} is used, and {', '.join(f'output {key!r}' for key in alike)} "
+        f"would fit as well. forward returns {_list(picked)}."
+    )
+    fix = f"Name the output that is meant: --set outputs={picked.key}, or outputs={alike[0]}."
+    return [SEVERAL_OUTPUTS_FIT.finding(message, fix=fix)]
+
+
+def _list(picked: Picked) -> str:
+    return ", ".join(f"{key!r} {list(value.shape)}" for key, value in picked.tensors.items())
+
+
+def check_detached(
+    module: nn.Module, call: Call, batch: Mapping[str, Any], lost: Sequence[str]
+) -> list[Finding]:
+    """A finding for those of the parameters without a gradient that change the outputs."""
+    import torch
+
+    named = {name: module.get_parameter(name) for name in lost}
+    if sum(weight.numel() for weight in named.values()) > MAX_WEIGHTS:
+        return []
+    kept = {name: weight.detach().clone() for name, weight in named.items()}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        before = getattr(call(module, batch), "logits", None)
+        if before is None:
+            return []
+        try:
+            for weight in named.values():
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.add_(noise.to(weight.device, weight.dtype))
+            after = call(module, batch).logits
+        finally:
+            for name, weight in named.items():
+                weight.copy_(kept[name])
+    if after.shape != before.shape or differ(before, after) <= tolerance(before):
+        return []
+    shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
+    what = "1 parameter changes" if len(lost) == 1 else f"{len(lost)} parameters change"
+    message = f"{what} the outputs, but no gradient is computed: {shown}."
+    return [DETACHED_LAYERS.finding(message)]
 
 
 Probe = Callable[[ModelProfile], list[Finding]]
