@@ -11,6 +11,7 @@ from transformers import LlamaModel
 
 import surefit
 from builders import MeanPool, echo_rows, feature_rows
+from surefit.pipeline.open_pipeline import Choices
 from surefit.plan import layout, probe_model
 from surefit.plan.plan import Plan
 
@@ -199,7 +200,7 @@ def test_a_healthy_model_needs_six_passes_and_one_backward(monkeypatch: pytest.M
     monkeypatch.setattr(LlamaModel, "forward", run)
     monkeypatch.setattr(torch.autograd, "grad", back)
     monkeypatch.setattr(probe_model, "_choose_generation", lambda *_: ("padded", []))
-    monkeypatch.setattr(layout, "choose_layout", lambda pipeline, *_: (pipeline, {}))
+    monkeypatch.setattr(layout, "choose_layout", lambda pipeline, *_: (pipeline, Choices()))
     plan = surefit.check(data=echo_rows(40), model="tiny:llama")
     assert plan.ok, plan.findings
     assert passes == {"forward": 6, "backward": 1}

@@ -27,10 +27,10 @@ from surefit.data.cache_contents import list_entries
 from surefit.errors import UsageError
 from surefit.inputs.text import tokenizer as tokenizers
 from surefit.inputs.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
-from surefit.models import gguf_weights
-from surefit.models.gguf_weights import load_gguf, read_gguf_config
+from surefit.models import pretrained
 from surefit.models.model_source import Built
 from surefit.models.open_model import open_model
+from surefit.models.pretrained import load_gguf, read_gguf_config
 from surefit.user_code import NamedCode
 
 NAMES = {
@@ -194,9 +194,9 @@ def test_weights_are_dequantized_once_and_stay_the_same(
 ) -> None:
     path = write_gguf(tmp_path / "small.gguf", *llama, True)
     with use_cache(str(tmp_path / "cache")):
-        direct, drawn = load_seeded(gguf_weights._dequantize, auto, path)
+        direct, drawn = load_seeded(pretrained._dequantize, auto, path)
         made = [load_seeded(load_gguf, auto, path)]
-        monkeypatch.setattr(gguf_weights, "_dequantize", None)
+        monkeypatch.setattr(pretrained, "_dequantize", None)
         made.append(load_seeded(load_gguf, auto, path))
         assert len(kept()) == 1
     for built, then_drawn in made:
