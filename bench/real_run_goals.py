@@ -136,12 +136,12 @@ def _same_again(done: Finished) -> float:
     import surefit
     from surefit.data.open_data import open_table
     from surefit.inputs.encoder import load_encoder
-    from surefit.inputs.image.pixel_format import read_format
+    from surefit.inputs.image.image_reading import pixel_format
 
     (new,) = done.files("new_data")
     lines = done.surefit("predict", "run", "--data", new).splitlines()
     encoder = load_encoder(done.run / "model")
-    form = read_format(encoder.fitted["pixels"])
+    form = pixel_format(encoder)
     pixels = np.stack(
         [form.pixel_values(row[encoder.roles["image"]]) for row in open_table(new).rows()]
     )
@@ -177,7 +177,7 @@ def _same_numbers(done: Finished) -> float:
     """1 if r2, mae and rmse of several numbers per row are scikit-learn's, to 1e-6."""
     from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-    names = _encoder(done)["fitted"]["targets"]
+    names = _encoder(done)["target"]["numbers"]["names"]
     predicted, rows = _predictions(done)
     made = [[row[name] for name in names] for row in predicted]
     true = [[row[name] for name in names] for row in rows]
@@ -195,7 +195,7 @@ def _same_labels(done: Finished) -> float:
     from sklearn.metrics import accuracy_score, f1_score
 
     state = _encoder(done)
-    classes, label = state["fitted"]["classes"], state["roles"]["label"]
+    classes, label = state["target"]["classes"]["names"], state["roles"]["label"]
     predicted, rows = _predictions(done)
     made, true = (
         np.array([[name in labels for name in classes] for labels in each])
@@ -240,7 +240,7 @@ def _above_always(done: Finished) -> float:
     from surefit.data.open_data import open_table
 
     state = _encoder(done)
-    classes, label = state["fitted"]["classes"], state["roles"]["label"]
+    classes, label = state["target"]["classes"]["names"], state["roles"]["label"]
     labels = [row[label] for row in open_table(done.files("test_data")).rows()]
     true = np.array([[name in each for name in classes] for each in labels])
     always = f1_score(true, np.ones_like(true), average="macro", zero_division=0)

@@ -20,9 +20,7 @@ from surefit.data.table import Table
 from surefit.data.written_values import MISSING_MARKERS, read_number
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.targets.classes import SEPARATOR, SETTING
 from surefit.targets.label_separator import likely_separator
-from surefit.tasks.feature_classification import FITTED as STEP_CLASSES
 
 ALIKE_CLASSES = rule(
     "SF234",
@@ -99,25 +97,25 @@ TYPICAL_ROWS = 8
 
 def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
     """What is odd about the names of the classes and their numbers of rows."""
-    names = encoder.fitted.get("classes")
-    column = encoder.roles.get("label")
-    if not names or column is None or column in table.files:  # classes are inside the files
+    labels, column = encoder.target.classes, encoder.roles.get("label")
+    if labels is None or column is None or column in table.files:  # classes are inside the files
         return
-    counts = dict(zip(names, encoder.fitted.get("class_counts") or (), strict=False))
-    sign = encoder.fitted.get(SEPARATOR)
-    if sign is not None and encoder.settings.get(SETTING) is None:
+    names, sign = list(labels.names), labels.separator
+    counts = dict(zip(names, labels.counts, strict=False))
+    is_open = encoder.settings.label_separator is None
+    if sign is not None and is_open:
         said = f"labels with {sign!r} are several classes; there are {len(names)}."
         yield note(f"column {column!r}: {said}", column=column)
     if sign is not None:
         yield from _check_blanks(table, column)
-    elif not encoder.fitted.get("multi_label") and encoder.settings.get(SETTING) is None:
+    elif not labels.several and is_open:
         yield from _check_unsplit(names, column)
     written = {**({} if sign is not None else _written(table, column)), **counts}
     groups = _alike(written)
     yield from _report_alike(groups, written, table, column)
-    unit = "labelled time step" if encoder.fitted.get(STEP_CLASSES) else "training row"
+    unit = "labelled time step" if labels.by_step else "training row"
     yield from _check_markers(names, counts, table, column, unit)
-    if counts and not encoder.fitted.get("multi_label"):
+    if counts and not labels.several:
         named = {name for group in groups for name in group}
         yield from _check_rare(counts, named, table, column, unit)
 

@@ -188,7 +188,7 @@ class _Dates:
 
 def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
     """A text column that holds dates, and how they are read."""
-    orders = {part["column"]: part.get("order", "") for part in encoder.fitted["columns"]}
+    orders = {part.column: part.order or "" for part in encoder.input.columns or ()}
     order = orders.get(column)
     known = order is not None and order != "mdy" and " or " not in order
     if known or not is_text(table.column_type(column)):

@@ -42,8 +42,8 @@ from surefit.data.table import Table
 from surefit.data.written_values import is_missing
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import TablePart
 from surefit.inputs.image.image_planes import AS_THEY_ARE
-from surefit.inputs.image.pixel_format import read_format
 from surefit.inputs.store import Store
 from surefit.targets.numeric_columns import account_columns
 from surefit.targets.task_spec import TaskSpec
@@ -66,9 +66,9 @@ def check_blanks(tables: Sequence[Table], encoder: Encoder) -> Iterator[Finding]
 
     Rows without a label are dropped, so that their blanks do not count.
     """
-    by_column: dict[str, Mapping[str, Any]] = {}
-    for part in encoder.fitted["columns"]:  # of a column's parts, the number says how blanks read
-        by_column.setdefault(part["column"], part)
+    by_column: dict[str, TablePart] = {}
+    for part in encoder.input.columns or ():  # of a column's parts, the number says how blanks read
+        by_column.setdefault(part.column, part)
     label = encoder.roles.get("label")
     for table in tables:
         dropped = _unlabelled(table, label, encoder)
@@ -90,24 +90,22 @@ def _unlabelled(table: Table, label: str | None, encoder: Encoder) -> Array:
     if label not in table.columns:
         return np.empty(0, np.int64)
     profile = table.profile(label)
-    markers = (encoder.settings.get("missing") or {}).get(label, ())
+    markers = encoder.settings.missing.get(label, ())
     written = [text for text in profile.counts or () if is_missing(text, markers)]
     marked = [profile.rows_with(text.strip(), table.num_rows) for text in written]
     return np.unique(np.concatenate([profile.blanks(), *marked]).astype(np.int64))
 
 
-def _is_seen(part: Mapping[str, Any]) -> bool:
+def _is_seen(part: TablePart) -> bool:
     """Whether the training rows have blanks in the column."""
-    return bool(part["blank"]) if part["kind"] == "number" else None in part["values"]
+    return part.blank if part.kind == "number" else None in part.values
 
 
-def _describe(
-    table: Table, rows: Mapping[str, Array], parts: Mapping[str, Mapping[str, Any]]
-) -> Finding:
+def _describe(table: Table, rows: Mapping[str, Array], parts: Mapping[str, TablePart]) -> Finding:
     ways: dict[str, list[str]] = {}
     ordered = sorted(rows, key=lambda name: -len(rows[name]))
     for name in ordered[:MOST]:
-        kind = "date" if "order" in parts[name] else parts[name]["kind"]
+        kind = parts[name].kind if parts[name].order is None else "date"
         shown = f"{name!r} {len(rows[name]):,} ({len(rows[name]) / table.num_rows:.1%})"
         ways.setdefault(WAYS[kind], []).append(shown)
     listed = "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items())
@@ -123,8 +121,8 @@ WAYS = {
 }
 
 
-def _warn(table: Table, column: str, rows: Array, part: Mapping[str, Any]) -> Finding:
-    read = "an unknown category" if part["kind"] == "category" else "the mean, without a flag"
+def _warn(table: Table, column: str, rows: Array, part: TablePart) -> Finding:
+    read = "an unknown category" if part.kind == "category" else "the mean, without a flag"
     where = table.where(int(rows[0]))
     return UNSEEN_BLANKS.finding(
         f"column {column!r} is blank in {len(rows):,} of {table.num_rows:,} rows (first row "
@@ -251,9 +249,9 @@ def _largest(rows: pa.Array) -> Array:
 
 def check_black_images(store: Store, table: Table, encoder: Encoder) -> Iterator[Finding]:
     """Encoded images whose pixels are only 0 and 1 of 255, on a sample spread over the rows."""
-    if "pixel_values" not in store.fields or not len(store) or "pixels" not in encoder.fitted:
+    form = encoder.input.pixels
+    if "pixel_values" not in store.fields or not len(store) or form is None:
         return
-    form = read_format(encoder.fitted["pixels"])
     if form.float_range == AS_THEY_ARE:
         return
     std, mean = (np.asarray(each, np.float32)[:, None, None] for each in (form.std, form.mean))
@@ -297,16 +295,17 @@ def _is_number_read(table: Table, column: str, task: TaskSpec, encoder: Encoder)
 
 
 def _is_scaled_image(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
-    as_they_are = encoder.fitted.get("pixels", {}).get("float_range") == AS_THEY_ARE
+    pixels = encoder.input.pixels
+    as_they_are = pixels is not None and pixels.float_range == AS_THEY_ARE
     return column == encoder.roles.get("image") and not as_they_are
 
 
 def _is_of_table(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
-    return "columns" in encoder.fitted and column != encoder.roles.get("label")
+    return encoder.input.columns is not None and column != encoder.roles.get("label")
 
 
 def _is_amount(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
-    return "mean" in encoder.fitted and column == encoder.roles.get("label")
+    return encoder.target.numbers is not None and column == encoder.roles.get("label")
 
 
 COLUMN_RULES: tuple[tuple[Applies, Check], ...] = (
@@ -332,7 +331,7 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
             if cause not in seen:
                 seen.add(cause)
                 yield found
-    if "columns" in encoder.fitted:
+    if encoder.input.columns is not None:
         yield from check_blanks([*tables.values()], encoder)
     if task.whole_rows and not set(INPUTS) & encoder.roles.keys():
         label = encoder.roles.get("label")

@@ -31,21 +31,19 @@ def evaluate(
     from surefit.api import evaluate_run
     from surefit.cli.display import Display, print_json
     from surefit.cli.terminal import user_output_to_stderr
-    from surefit.inputs.encoder import Encoder, read_state
+    from surefit.inputs.encoder import read_encoder
     from surefit.run.events import without_nan
     from surefit.run.exported_model import open_trained
 
     with Display() as display, user_output_to_stderr():
         opened = open_trained(run, trust_code or ())
         result, store = evaluate_run(opened, data or None, progress=display.progress)
-        state = read_state(opened.model_path)
-        fitted = state["fitted"]
+        encoder = read_encoder(opened.model_path)
         baselines, task = opened.plan.get("baselines", {}), opened.task
         if data and task.baselines is not None:  # what can be judged without the training rows
-            encoder = Encoder(task.name, {}, fitted=fitted, settings=state["settings"])
             baselines = without_nan(task.baselines(None, store, encoder))
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
-    classes = fitted.get("classes") if "confusion" in result.metrics else None
+    classes = encoder.classes if "confusion" in result.metrics else None
     found = {
         "ok": True,
         "metrics": without_nan(result.metrics),
@@ -92,7 +90,7 @@ def predict(
     from surefit.api import iter_predictions
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import UsageError
-    from surefit.inputs.encoder import read_state
+    from surefit.inputs.encoder import read_encoder
     from surefit.run.exported_model import open_trained
 
     opened = open_trained(run, trust_code or ())
@@ -102,7 +100,7 @@ def predict(
     if text is not None:
         if not opened.has_model:
             opened.load()  # says how to finish the run
-        roles = read_state(opened.model_path)["roles"]
+        roles = read_encoder(opened.model_path).roles
         reading = ("text", "prompt", "messages", "source", "tokens")
         role = next((role for role in reading if role in roles), None)
         if role is None:

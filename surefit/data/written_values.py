@@ -259,8 +259,8 @@ def find_missing(
         if is_text(table.column_type(name))
         and (counts := _count_markers(table, name, frozenset(in_texts), exactly=True))
     }
-    settings = {"missing": {name: known for name, known in by_column.items() if known}}
-    settings["missing_texts"] = {name: [*counts] for name, counts in found_texts.items()}
+    settings = {"missing": {name: (*known,) for name, known in by_column.items() if known}}
+    settings["missing_texts"] = {name: (*counts,) for name, counts in found_texts.items()}
     return settings, [
         *describe_missing({n: c for n, c in found.items() if c}, "text"),
         *describe_missing(found_texts, "prompts or answers"),

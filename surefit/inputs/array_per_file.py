@@ -20,8 +20,7 @@ from surefit.data.row_arrays import row_shape
 from surefit.data.table import Source, Table
 from surefit.findings import Finding, note
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import read_layout
-from surefit.inputs.image.pixel_format import read_format
+from surefit.inputs.features.feature_sequences import layout_of
 
 Shape = tuple[int, ...]
 
@@ -68,19 +67,16 @@ def _sides(table: Table, column: str) -> Shape | None:
 def _is_row(shape: Shape, is_image: bool, encoder: Encoder) -> bool:
     """Whether the array of a file has the shape of one row, and its parts cannot be rows."""
     if is_image:
-        pixels = encoder.fitted.get("pixels")
-        form = None if pixels is None or len(shape) != 3 else read_format(pixels)
-        if form is None or form.channels in CHANNELS:
+        form = encoder.input.pixels
+        if form is None or len(shape) != 3 or form.channels in CHANNELS:
             return False  # a plane is a gray image
         return form.place.is_first(shape) is not None
-    layout, width = (
-        read_layout(encoder.settings.get("features.layout")),
-        encoder.fitted.get("width"),
-    )
+    layout, width, features = layout_of(encoder), encoder.input.width, encoder.input.features
     if layout.vector:
         return shape == (width,)
     as_stored = layout.width is None and layout.places is None and not layout.drop
-    is_sequence = as_stored and not layout.transposed and encoder.fitted.get("longest", 1) > 1
+    longest = 1 if features is None else features.longest
+    is_sequence = as_stored and not layout.transposed and longest > 1
     predicting = encoder.predicting  # evaluated rows have their labels
     return predicting and is_sequence and len(shape) == 2 and shape[1] == width
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,10 @@ import numpy.typing as npt
 from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import NOTE, Rule, rule
-from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.batch_tokenizing import Text, Tokenized
+
+if TYPE_CHECKING:
+    from surefit.inputs.encoder import Encoder
 
 
 class DropReason(StrEnum):
@@ -236,7 +238,7 @@ def encoded(columns: Mapping[str, Any], truncated: int = 0, learns_eos: bool = F
     return Encoding(lambda tokens: row)
 
 
-EncodeRow = Callable[[Mapping[str, Any], Encoder], Encoding | Mapping[str, Any]]
+EncodeRow = Callable[[Mapping[str, Any], "Encoder"], Encoding | Mapping[str, Any]]
 """A task's `encode`; a plain dict of columns is short for `encoded(columns)`."""
 
 
@@ -248,7 +250,7 @@ def refuse_overlong(
     limit: str | None = None,
 ) -> None:
     """Raise the error or drop the row, as `overlong` says; return if it is truncated or split."""
-    policy = encoder.settings["overlong"]
+    policy = encoder.settings.overlong
     if policy == "error":
         limit = limit or f"max_seq_length is {encoder.max_length}"
         message = f"{length} {unit}, but {limit}"

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.core import files
-from surefit.core.foreign import content_of, read_json
+from surefit.core.foreign import read_json
 from surefit.data.roles import role_of_batch_column
 from surefit.data.several_columns import extra_roles
 from surefit.data.stored_messages import as_messages
 from surefit.data.written_values import is_missing
 from surefit.errors import UsageError
+from surefit.inputs.encoder_state import FittedInput, FittedTarget, Settings
 
 if TYPE_CHECKING:
     from surefit.inputs.chat.dialogues import DialogueTokenizer
@@ -23,23 +24,31 @@ if TYPE_CHECKING:
 FILE = "encoder.json"
 MESSAGES = "messages"
 """The role of a dialogue, which a row may have as JSON text."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+
+@dataclass(frozen=True)
+class _Version:
+    format_version: int
 
 
 @dataclass(frozen=True)
 class Encoder:
     """How rows of one task are read: columns by role, tokenizer, limits, what was fitted.
 
-    `fitted` is inferred from training rows only, such as the class names; `settings` are the
-    user's choices, such as the treatment of overlong rows.
+    `settings` are the user's choices, such as the treatment of overlong rows. `input` and `target`
+    are fitted on training rows only, such as the class names.
     """
 
     task: str
     roles: Mapping[str, str]
     tokenizer: Any = None
     max_length: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    fitted: Mapping[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    input: FittedInput = field(default_factory=FittedInput)
+    target: FittedTarget = field(default_factory=FittedTarget)
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What `fit` of a user's own TaskSpec returned, as JSON."""
     whole_rows: bool = False
     """Whether columns without a role are read, too."""
     extras: Mapping[str, Field] = field(default_factory=dict)
@@ -48,28 +57,30 @@ class Encoder:
     @property
     def classes(self) -> list[Any]:
         """The class names, in the order of the model's outputs."""
-        return list(self.fitted["classes"])
+        return [] if self.target.classes is None else list(self.target.classes.names)
 
     @property
     def predicting(self) -> bool:
         """Whether rows are read to predict for, without their targets."""
-        return bool(self.settings.get("predicting"))
+        return self.settings.predicting
 
     @cached_property
     def class_ids(self) -> dict[Any, int]:
         """Class name to output number."""
-        return {name: place for place, name in enumerate(self.fitted["classes"])}
+        return {name: place for place, name in enumerate(self.classes)}
 
     @cached_property
     def further(self) -> dict[str, Encoder]:
         """The further columns of a role, each with the Encoder that reads it as the role is read.
 
-        What was fitted on a column of its own (`fitted["further"]`) goes before what is shared.
+        What was fitted on a column of its own goes before what is shared.
         """
-        own = self.fitted.get("further", {})
+        own, shared = self.input.further_pixels, self.input.pixels
         return {
             column: replace(
-                self, roles={base: column}, fitted={**self.fitted, **own.get(column, {})}
+                self,
+                roles={base: column},
+                input=replace(self.input, pixels=own.get(column, shared)),
             )
             for role, base in extra_roles(self.roles).items()
             for column in [self.roles[role]]
@@ -93,7 +104,7 @@ class Encoder:
         from surefit.inputs.chat.dialogues import DialogueTokenizer
         from surefit.inputs.chat.template_rendering import read_template
 
-        return DialogueTokenizer(read_template(self.fitted.get("template"), self.tokenizer))
+        return DialogueTokenizer(read_template(self.input.template, self.tokenizer))
 
     def column_of(self, name: str) -> str:
         """The user's column of a role or of a column in a batch; else the name itself.
@@ -108,12 +119,16 @@ class Encoder:
     def without(self, targets: Iterable[str]) -> Encoder:
         """The Encoder for rows to predict for, which do not need the targets."""
         roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
-        return replace(self, roles=roles, settings={**self.settings, "predicting": True})
+        return replace(self, roles=roles).with_settings(predicting=True)
+
+    def with_settings(self, **settings: Any) -> Encoder:
+        """The Encoder with other settings."""
+        return replace(self, settings=replace(self.settings, **settings))
 
     @cached_property
     def _missing(self) -> tuple[dict[str, frozenset[str]], dict[str, frozenset[str]]]:
         """The markers of missing values by column, in lower case; and such texts, as spelled."""
-        kinds = (self.settings.get(kind) or {} for kind in ("missing", "missing_texts"))
+        kinds = (self.settings.missing, self.settings.missing_texts)
         folded, exact = ({name: frozenset(m) for name, m in by.items()} for by in kinds)
         return folded, exact
 
@@ -136,8 +151,10 @@ class Encoder:
             "task": self.task,
             "roles": dict(self.roles),
             "max_length": self.max_length,
-            "settings": dict(self.settings),
-            "fitted": dict(self.fitted),
+            "settings": asdict(self.settings),
+            "input": asdict(self.input),
+            "target": asdict(self.target),
+            "own": dict(self.own),
             "whole_rows": self.whole_rows,
             "extras": {name: asdict(spec) for name, spec in self.extras.items()},
         }
@@ -146,43 +163,33 @@ class Encoder:
         """Write the Encoder, with its tokenizer, into the model's folder."""
         if self.tokenizer is not None:
             self._save_tokenizer(folder)
-        if "pixels" in self.fitted:
-            from surefit.inputs.image.pixel_format import read_format
-
-            processor = read_format(self.fitted["pixels"]).processor_config()
-            files.write_json(folder / "preprocessor_config.json", processor)
-        extractor = self.fitted.get("audio", {}).get("extractor")
-        if extractor is not None:
-            files.write_json(folder / "preprocessor_config.json", extractor)
+        for form in (self.input.pixels, self.input.audio):
+            processor = None if form is None else form.processor_config()
+            if processor is not None:
+                files.write_json(folder / "preprocessor_config.json", processor)
         files.write_json(folder / FILE, self.state())
 
     def _save_tokenizer(self, folder: Path) -> None:
         """Write the tokenizer, with the template that was trained with as its chat template."""
         tokenizer, own = self.tokenizer, getattr(self.tokenizer, "chat_template", None)
-        if self.fitted.get("template"):
+        if self.input.template is not None:
             tokenizer.chat_template = self.dialogues.chat_template
         tokenizer.save_pretrained(folder)
-        if self.fitted.get("template"):
+        if self.input.template is not None:
             tokenizer.chat_template = own
 
 
 def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
     """Read an Encoder that `save` wrote; its tokenizer's own code runs only if it is trusted."""
-    state = read_state(folder)
-    tokenizer = None
+    encoder, tokenizer = read_encoder(folder), None
     if (folder / "tokenizer_config.json").is_file():
         from surefit.inputs.text.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(folder), trust_remote_code)
-    with content_of(folder / FILE):
-        extras = {
-            name: Field(**{**spec, "axes": tuple(spec["axes"])})
-            for name, spec in state.pop("extras").items()
-        }
-        return Encoder(**state, extras=extras, tokenizer=tokenizer)
+    return replace(encoder, tokenizer=tokenizer)
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_encoder(folder: Path) -> Encoder:
     """All but the tokenizer of an Encoder that `save` wrote."""
     path = folder / FILE
     if not path.is_file():
@@ -190,11 +197,8 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{folder} has no {FILE}, so surefit does not know how to read rows for it.",
             "Pass the folder of a run, or a model folder that surefit wrote.",
         )
-    with content_of(path):
-        state = read_json(path, dict[str, Any])
-        version = state.pop("format_version")
-    if version != FORMAT_VERSION:
+    if read_json(path, _Version).format_version != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )
-    return state
+    return read_json(path, Encoder)

@@ -76,7 +76,7 @@ class RowEncoder:
     def begin(self, raw: Row) -> Begun:
         """Encode a row of a Table up to its texts."""
         row, extras = self.encoder.read(raw), {name: raw[name] for name in self.encoder.extras}
-        marked = self.encoder.settings.get("kept_where") or ""  # where answers are called bad
+        marked = self.encoder.settings.kept_where or ""  # where answers are called bad
         try:
             if marked in raw and self.needs_targets and is_good(raw[marked]) is not True:
                 raise SkipRowError(DropReason.BAD_ANSWER)
@@ -117,7 +117,7 @@ class RowEncoder:
             with NamingOwnCode(self.encode):
                 made = self.encode(row, encoder)
         except RowFaultError as fault:
-            if fault.rule is UNREADABLE_MEDIA and encoder.settings.get("on_bad_file") == "skip":
+            if fault.rule is UNREADABLE_MEDIA and encoder.settings.on_bad_file == "skip":
                 raise SkipRowError(DropReason.BAD_FILE) from None
             raise
         return made if isinstance(made, Encoding) else encoded(made)

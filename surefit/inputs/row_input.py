@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from surefit.batches.field import Field
 from surefit.data.profile import Profile
 from surefit.data.table import Table
+from surefit.findings import Finding
 from surefit.inputs.encoded_row import Encoding
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, str]
@@ -22,8 +24,8 @@ class Reader(Protocol):
     def watch(self, rows: Iterable[Row]) -> Iterable[Row]:
         """The rows, unchanged."""
 
-    def fitted(self) -> dict[str, Any]:
-        """What was measured, as the Encoder keeps it."""
+    def fitted(self) -> tuple[FittedInput, list[Finding]]:
+        """What was measured, as the Encoder keeps it, and what was found."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
         place, describe = reading.place(row), reading.augment.describe
         drawn = (describe(place, epoch) for epoch in range(SHOWN_EPOCHS))
         shown["augmented"] = {f"epoch {n}": words for n, words in enumerate(drawn, start=1)}
-    if "labels" in columns and columns["labels"].ndim == 0 and "classes" in encoder.fitted:
+    if "labels" in columns and columns["labels"].ndim == 0 and encoder.target.classes:
         shown["class"] = encoder.classes[int(columns["labels"])]
     return shown
 

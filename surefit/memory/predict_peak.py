@@ -236,7 +236,7 @@ def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Tra
 
     trace_scoring = may_exceed_training(len(rows) * longest)
     wanted, new_tokens = job.generates or (0, 0)
-    beams = job.pipeline.encoder.settings.get("generate", {}).get("num_beams", 1)
+    beams = (job.pipeline.encoder.settings.generate or {}).get("num_beams", 1)
     num_prompts = min(len(rows), wanted) * beams
     trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
     if not trace_scoring and not trace_generation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -169,19 +169,19 @@ def open_mlp() -> ModelSource:
 
 
 def _build_mlp(head: Head | None, encoder: Encoder) -> Built:
-    width = encoder.fitted.get("width")
+    width, features = encoder.input.width, encoder.input.features
     if width is None or head is None or head.size is None or head.body is not None:
         raise UNSUITABLE_MODEL.error(
             f"{MLP_NAME} reads tabular rows and vectors, and the task {encoder.task} reads "
             f"{', '.join(encoder.roles.values()) or 'whole rows'}.",
             fix="Choose another model, or the task tabular-classification or regression.",
         )
-    mean, scale = encoder.fitted.get("feature_mean"), encoder.fitted.get("feature_scale")
-    return Built(make_mlp(width, head.size(encoder), mean, scale))
+    spread = (None, None) if features is None else (features.mean, features.scale)
+    return Built(make_mlp(width, head.size(encoder), *spread))
 
 
 def make_mlp(
-    width: int, num_outputs: int, mean: list[float] | None, scale: list[float] | None
+    width: int, num_outputs: int, mean: Sequence[float] | None, scale: Sequence[float] | None
 ) -> nn.Module:
     """Three times linear, norm, GELU and dropout, and a linear output: (B, W) to (B, C).
 

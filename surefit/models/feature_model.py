@@ -21,6 +21,8 @@ from surefit.data.data_rules import WRONG_SHAPE
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FeatureStatistics
+from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.models.model_source import Built
 from surefit.models.transformers_models import (
     UNSUITABLE_MODEL,
@@ -199,21 +201,21 @@ def build_feature_model(
 ) -> Built:
     """A FeatureModel sized to the data, with the layers of an earlier one that `name` holds."""
     _check_config(name, config)
-    fitted = encoder.fitted
-    if fitted["width"] is None:
+    features = feature_statistics(encoder)
+    if features.width is None:
         column = encoder.roles["features"]
         message = f"No training row of column {column!r} has the axes [steps, width]."
         raise WRONG_SHAPE.error(message, column=column)
     assert head.size is not None
     assert head.body is not None
     notes = _fit_config(name, config, head, encoder, from_scratch)
-    plan = plan_projection(fitted["width"], fitted["longest"], config)
+    plan = plan_projection(features.width, features.longest, config)
     built = _load_body(name, config, from_scratch, trust_remote_code)
     _check_body(name, built.module)
     std = _embedding_std(built.module)
     module = FeatureModel(
         built.module,
-        _new_projection(plan, fitted, std),
+        _new_projection(plan, features, std),
         nn.Linear(plan.hidden_size, head.size(encoder)),
         head.body,
     )
@@ -250,7 +252,7 @@ def _fit_config(
         config.num_labels = head.size(encoder)
     if not from_scratch or name.startswith("tiny:"):  # a tiny body is always built for the data
         return []
-    changed = resize_config(config, encoder.fitted["width"], encoder.fitted["longest"])
+    changed = resize_config(config, encoder.input.width or 0, feature_statistics(encoder).longest)
     return [CONFIG_FOLLOWS_DATA.finding(f"{name}: {', '.join(changed)}.")] if changed else []
 
 
@@ -280,10 +282,12 @@ def _embedding_std(body: Any) -> float:
     return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
 
 
-def _new_projection(plan: ProjectionPlan, fitted: Any, std: float) -> AdaptiveProjection:
+def _new_projection(
+    plan: ProjectionPlan, features: FeatureStatistics, std: float
+) -> AdaptiveProjection:
     """A projection whose outputs have the standard deviation of the embeddings they replace."""
     projection = AdaptiveProjection(plan.input_size, plan.feature_size)
-    projection.standardise(fitted["feature_mean"], fitted["feature_scale"])
+    projection.standardise(features.mean, features.scale)
     nn.init.normal_(projection.linear.weight, std=std / plan.feature_size**0.5)
     nn.init.zeros_(projection.linear.bias)
     return projection

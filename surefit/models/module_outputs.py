@@ -19,8 +19,6 @@ from surefit.findings import Finding, note
 from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL
 
 Key = str | int
-SETTING = "outputs"
-"""Where the Encoder's settings keep the user's choice, so that it is saved with the model."""
 SCORES = ("logits", "scores", "score", "output", "outputs", "prediction", "predictions", "preds")
 """What a module may call the output that the loss is computed from."""
 

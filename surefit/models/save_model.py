@@ -67,7 +67,7 @@ def _save_generation(encoder: Encoder, folder: Path) -> None:
     Penalties, beams and forced tokens of the base model, which an evaluation leaves out unless
     `generate.from_model` names them, are not in the file. How the base model samples is.
     """
-    settings = encoder.settings.get("generate")
+    settings = encoder.settings.generate
     if not settings or not (folder / GENERATION).is_file():
         return
     from transformers import GenerationConfig

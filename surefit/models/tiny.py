@@ -16,6 +16,7 @@ import numpy as np
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.models.feature_model import build_feature_model
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.module_inputs import extractor_inputs
@@ -279,7 +280,7 @@ def open_tiny(arch: str) -> ModelSource:
 
 def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
     if head is not None and head.body is not None:
-        positions = room_for(encoder.fitted["longest"])
+        positions = room_for(feature_statistics(encoder).longest)
         config = tiny_config(arch, TinySizes(BODY_VOCABULARY, max_positions=positions))
         return build_feature_model(f"tiny:{arch}", config, head, encoder, from_scratch=True)
     try:
@@ -294,7 +295,7 @@ def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
     auto = auto_class(f"tiny:{arch}", config, head)
     set_head(config, head, encoder)
     set_tokens(config, encoder.tokenizer)
-    largest = encoder.settings.get("largest_id")
+    largest = encoder.settings.tokens.largest
     if encoder.tokenizer is None and largest is not None and not offsets_positions(config):
         config.pad_token_id = largest + 1  # no id of the data
     with quiet_transformers():
@@ -303,16 +304,15 @@ def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
 
 def _sizes(encoder: Encoder) -> TinySizes:
     """The default sizes, with the vocabulary and the image size of the data."""
-    sizes, pixels = DEFAULT_SIZES, encoder.fitted.get("pixels")
+    sizes, pixels = DEFAULT_SIZES, encoder.input.pixels
     if encoder.tokenizer is not None and len(encoder.tokenizer):
         sizes = replace(sizes, vocab_size=len(encoder.tokenizer))
-    elif (largest := encoder.settings.get("largest_id")) is not None:  # token ids of the data
+    elif (largest := encoder.settings.tokens.largest) is not None:  # token ids of the data
         sizes = replace(sizes, vocab_size=max(sizes.vocab_size, largest + 2))
     if pixels is None:
         return sizes
-    if pixels["height"] != pixels["width"]:
+    if pixels.height != pixels.width:
         raise IMAGE_SIZE_REFUSED.error(
-            f"image.size is {pixels['height']} × {pixels['width']}; a tiny model needs square "
-            "images.",
+            f"image.size is {pixels.height} × {pixels.width}; a tiny model needs square images.",
         )
-    return replace(sizes, image_size=pixels["height"])
+    return replace(sizes, image_size=pixels.height)

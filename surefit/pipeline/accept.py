@@ -14,7 +14,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.array_per_file import join_parts
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import adapt_layout
+from surefit.inputs.features.feature_sequences import adapt_layout
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.source_forms import read_as_known
 

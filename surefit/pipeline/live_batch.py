@@ -18,7 +18,7 @@ from surefit.errors import RunFailedError
 from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
 from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, phrase_of
 from surefit.inputs.store import Store
-from surefit.targets.class_loss import read_class_loss
+from surefit.targets.class_loss import loss_divisor
 
 if TYPE_CHECKING:
     from surefit.inputs.augment.array_augment import EpochRows
@@ -116,7 +116,8 @@ class ReadAnew:
 
 def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
     """What the loss of these rows is divided by: their targets, or their class weights."""
-    options = read_class_loss(pipeline.encoder.settings)
+    options = pipeline.encoder.settings.loss
     if options.class_weights is None:
         return sum(row.num_targets for row in rows)
-    return options.count(np.concatenate([np.ravel(row.columns["labels"]) for row in rows]))
+    labels = np.concatenate([np.ravel(row.columns["labels"]) for row in rows])
+    return loss_divisor(options, labels)

@@ -18,7 +18,6 @@ from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.speed.choose_head import HeadChoice, from_choice
 from surefit.speed.varlen_attention import find_varlen, use_varlen_attention
 from surefit.speed.varlen_kernels import BY_ROW
-from surefit.targets.class_loss import read_class_loss
 from surefit.targets.task_spec import Loss, TaskSpec
 from surefit.user_code import CodeGate
 
@@ -144,4 +143,4 @@ def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
 
 def label_smoothing(encoder: Encoder) -> float:
     """How much a run smooths its labels."""
-    return read_class_loss(encoder.settings).label_smoothing
+    return encoder.settings.loss.label_smoothing

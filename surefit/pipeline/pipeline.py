@@ -27,7 +27,6 @@ from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, OwnLoss
 from surefit.models.frozen_precision import lower_frozen
-from surefit.models.module_outputs import SETTING as OUTPUTS
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
 from surefit.models.sharding import meta_copy
@@ -40,8 +39,8 @@ from surefit.pipeline.stream_windows import StreamWindows
 from surefit.progress import Progress, silent
 from surefit.speed.sparse_head import find_input_embedding
 from surefit.speed.varlen_attention import Varlen
-from surefit.targets.class_loss import read_class_loss
-from surefit.targets.classes import ALL_PROBABILITIES, is_multi_label
+from surefit.targets.class_loss import loss_divisor
+from surefit.targets.classes import is_multi_label
 from surefit.targets.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -125,10 +124,10 @@ class Pipeline:
 
     def divisor(self, store: Store, rows: Any) -> float:
         """What the loss of these rows is divided by: their targets, or their class weights."""
-        options = read_class_loss(self.encoder.settings)
+        options = self.encoder.settings.loss
         if options.class_weights is None:
             return int(store.num_targets[rows].sum())
-        return options.count(store.joined("labels", rows))
+        return loss_divisor(options, store.joined("labels", rows))
 
     @property
     def counts_in_loss(self) -> bool:
@@ -140,7 +139,7 @@ class Pipeline:
         """Whether what a step's loss is divided by is known once its rows are read anew."""
         labels = self.fields.get("labels")
         per_row = labels is None or not labels.rank or labels.numpy_dtype.kind == "f"
-        weights = read_class_loss(self.encoder.settings).class_weights
+        weights = self.encoder.settings.loss.class_weights
         return self.live is not None and not (per_row and weights is None)
 
     def outputs(self, batch: Batch) -> Any:
@@ -202,8 +201,7 @@ class Pipeline:
                 f"{self.task.name} predicts no classes, so it has no probabilities of them.",
                 "Leave probabilities out.",
             )
-        settings = {**self.encoder.settings, ALL_PROBABILITIES: which}
-        return replace(self, encoder=replace(self.encoder, settings=settings))
+        return replace(self, encoder=self.encoder.with_settings(all_probabilities=True))
 
     @property
     def device(self) -> Any:
@@ -240,7 +238,7 @@ def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
     if head is not None and task.class_scores is not None and exclusive and count == 2:
         rank = 2 + task.fields_for(encoder)["labels"].rank
         single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
-    return replace(names, reads=OutputReader(encoder.settings.get(OUTPUTS), count, single_logit))
+    return replace(names, reads=OutputReader(encoder.settings.outputs, count, single_logit))
 
 
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -48,8 +48,8 @@ def plan_audio(
     roles: Mapping[str, str],
     find_inputs: Callable[[], AudioInputs | None],
     asked: Audio,
-) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """How audio is read, as the Encoder saves it; None for data without audio."""
+) -> tuple[AudioFormat | None, list[Finding]]:
+    """How audio is read; None for data without audio."""
     column = roles.get("audio")
     if column is None:
         return None, []
@@ -71,8 +71,7 @@ def plan_audio(
         inputs = replace(inputs, gives_rows=partial(inputs.gives_rows, columns=columns))
     form = _by_extractor(inputs, sample, asked) if inputs.extractor else None
     form = form or _by_trial(inputs, sample, asked)
-    state = {**asdict(form), "axes": list(form.axes)}
-    return state, sample.findings(form, column, asked.rate)
+    return form, sample.findings(form, column, asked.rate)
 
 
 def _by_extractor(inputs: AudioInputs, sample: AudioSample, asked: Audio) -> AudioFormat:

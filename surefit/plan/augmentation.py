@@ -12,7 +12,8 @@ import numpy as np
 from surefit.config import Augmentation, RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.inputs.audio.audio_format import extract, read_audio_format
+from surefit.inputs.audio.audio_format import extract
+from surefit.inputs.audio.audio_input import audio_format
 from surefit.inputs.augment.array_augment import ArrayAugment, AugmentError, same_row
 from surefit.inputs.augment.array_changes import MIXES, ImageChanges, SeriesChanges
 from surefit.inputs.augment.augmented_copies import (
@@ -23,7 +24,8 @@ from surefit.inputs.augment.augmented_copies import (
 from surefit.inputs.augment.text_changes import CHANGES, read_synonyms
 from surefit.inputs.encoded_row import DropReason, describe_counts
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.image.pixel_format import read_format
+from surefit.inputs.features.feature_sequences import feature_statistics
+from surefit.inputs.image.image_reading import pixel_format
 from surefit.inputs.store import Store
 from surefit.models.call import has_module_loss
 from surefit.pipeline.pipeline import Pipeline
@@ -221,7 +223,7 @@ def _asked(config: RunConfig, section: str) -> dict[str, float]:
 def _image_changes(
     changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
 ) -> ImageChanges:
-    pixels = read_format(encoder.fitted["pixels"])
+    pixels = pixel_format(encoder)
     if pixels.channels not in (3, 4) and "saturation" in changes:
         count = "one channel" if pixels.channels == 1 else f"{pixels.channels} channels"
         raise UsageError(
@@ -240,16 +242,16 @@ def _series_changes(
             "features.augment.time_mask is set, but each row is one vector, without time steps.",
             "Leave it out; channel_mask hides a part of a vector.",
         )
-    mean, spread = encoder.fitted["feature_mean"], encoder.fitted["feature_scale"]
+    known = feature_statistics(encoder)
     time, channel = (None, 0) if vectors else (0, 1)
     column = "features" if vectors else "inputs_embeds"
-    return SeriesChanges(changes, column, time, channel, tuple(mean), tuple(spread))
+    return SeriesChanges(changes, column, time, channel, known.mean, known.scale)
 
 
 def _audio_changes(
     changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
 ) -> SeriesChanges:
-    form = read_audio_format(encoder.fitted["audio"])
+    form = audio_format(encoder)
     value = pipeline.fields[form.column]
     if "time" in value.axes:
         time = value.axes.index("time")

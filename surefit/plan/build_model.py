@@ -19,7 +19,8 @@ from surefit.data.table import Table
 from surefit.errors import describe_error
 from surefit.findings import Finding, note
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints, read_layout
+from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.features.feature_sequences import layout_of
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.models.call import Call, Names, match_arguments
@@ -27,7 +28,6 @@ from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource, WeightLimits
-from surefit.models.module_outputs import SETTING as OUTPUTS
 from surefit.models.module_outputs import Key
 from surefit.models.open_model import NO_LIMITS, open_model
 from surefit.models.optimizer import freeze_parameters
@@ -136,7 +136,7 @@ def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
     loss_fn, collate_fn = d.objects.loss_fn, d.objects.collate_fn
     pad = getattr(getattr(module, "config", None), "pad_token_id", None)
     if encoder.tokenizer is None and isinstance(pad, int):
-        encoder = replace(encoder, settings={**encoder.settings, "pad_token_id": pad})
+        encoder = encoder.with_settings(tokens=replace(encoder.settings.tokens, pad=pad))
     columns = batch_columns(task.fields_for(encoder))
     if task.own_fields is not None:  # an argument of another name reads the first one
         first = only_input(table)
@@ -166,8 +166,7 @@ def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
     """The Pipeline that uses the output which the user names, as its Encoder keeps it."""
     if asked is None:
         return pipeline
-    encoder = pipeline.encoder
-    encoder = replace(encoder, settings={**encoder.settings, OUTPUTS: asked})
+    encoder = pipeline.encoder.with_settings(outputs=asked)
     reads = replace(pipeline.call.reads, asked=asked)
     return replace(pipeline, encoder=encoder, call=replace(pipeline.call, reads=reads))
 
@@ -179,7 +178,7 @@ def _is_whole(table: Table, column: str) -> bool:
 
 def _casts(table: Table, encoder: Encoder) -> list[Finding]:
     column = encoder.roles.get("features")
-    if column is None or read_layout(encoder.settings.get("features.layout")).places:
+    if column is None or layout_of(encoder).places:
         return []
     kind = table.column_type(column)
     if list_axes(kind)[1] == pa.float32():

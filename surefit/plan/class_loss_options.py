@@ -12,10 +12,10 @@ import numpy as np
 from surefit.config import LossOptions
 from surefit.errors import UsageError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import PLAIN, ClassLoss
 from surefit.inputs.store import Store
 from surefit.models.call import with_module_loss
 from surefit.pipeline.pipeline import Pipeline
-from surefit.targets.class_loss import PLAIN, SETTING, ClassLoss, read_class_loss
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS
 
@@ -59,7 +59,7 @@ def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipel
     else:
         settled = None if weights is None else named_weights(weights, encoder)
     chosen = ClassLoss(settled, options.label_smoothing)
-    encoder = replace(encoder, settings={**encoder.settings, SETTING: chosen.settings()})
+    encoder = encoder.with_settings(loss=chosen)
     loss = with_module_loss(pipeline.task.loss_for(encoder))
     return replace(pipeline, encoder=encoder, loss=loss)
 
@@ -101,7 +101,7 @@ def named_weights(weights: Mapping[str, float], encoder: Encoder) -> tuple[float
 
 def describe_loss(encoder: Encoder) -> dict[str, Any] | None:
     """Class weights by name and label smoothing, as the plan has them; None for neither."""
-    chosen = read_class_loss(encoder.settings)
+    chosen = encoder.settings.loss
     if chosen == PLAIN:
         return None
     named, weights = None, chosen.class_weights

@@ -86,7 +86,7 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
     evaluations = -(-job.num_steps // job.eval_every) if job.eval_every else job.epochs
     saves = evaluations + (job.num_steps // config.save_every if config.save_every else 0)
     kept = min(saves, config.keep + bool(len(job.validation)))  # the latest, and the best
-    shown = EVALUATION_BYTES + 18 * len(encoder.fitted.get("classes", ()) or ()) ** 2
+    shown = EVALUATION_BYTES + 18 * len(encoder.classes) ** 2
     if job.generates is not None and len(job.validation):
         shown += TOKEN_BYTES * (2 * int(job.validation.lengths.max()) + job.generates[1])
     model = whole if not is_adapted(module) else saved + (base_name(source) is None) * whole

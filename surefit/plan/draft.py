@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from surefit.inputs.augment.array_augment import ArrayAugment
     from surefit.inputs.augment.augmented_copies import AugmentedCopies
     from surefit.inputs.encoder import Encoder
-    from surefit.inputs.features.feature_layout import Hints
+    from surefit.inputs.features.feature_layout import FeatureLayout, Hints
     from surefit.inputs.store import Store
     from surefit.models.lora import Adaptation
     from surefit.models.model_source import ModelSource
@@ -64,8 +64,8 @@ class Draft:
     kept_where: str | None
     scorer: Callable[[str, str], Any] | None
     copies: AugmentedCopies | None
-    layout: dict[str, Any] | None
-    """The layout of features, as the Encoder saves it."""
+    layout: FeatureLayout | None
+    """The layout of features."""
     data: SplitData
     encoder: Encoder
     module: tuple[nn.Module, Adaptation | None]

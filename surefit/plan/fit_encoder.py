@@ -28,6 +28,10 @@ from surefit.inputs.chat.template_rendering import read_asked
 from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import KnownTokens
+from surefit.inputs.features.feature_layout import FeatureLayout
+from surefit.inputs.features.feature_sequences import feature_statistics
+from surefit.inputs.image.pixel_format import ImageHints
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
 from surefit.inputs.text.tokenizer import load_again, load_tokenizer, train_tokenizer
@@ -37,11 +41,8 @@ from surefit.pipeline.accept import Accepted
 from surefit.plan.audio_rows import plan_audio
 from surefit.plan.draft import Draft, Findings
 from surefit.plan.input_rows import BatchBound, hints_by_labels, plan_features, plan_images
-from surefit.targets.classes import BLANK_IS_NONE
-from surefit.targets.classes import SETTING as LABEL_SEPARATOR
 from surefit.targets.task_spec import Fit, TaskSpec
 from surefit.tasks import TASKS, feature_pretraining
-from surefit.tasks.feature_classification import SETTING as STEP_LABELS
 
 PAD_IS_EOS = rule(
     "SF311",
@@ -55,7 +56,7 @@ LONGEST_DEFAULT = 1024
 TINY_VOCABULARY = 2048
 
 
-def choose_feature_layout(d: Draft) -> tuple[dict[str, Any] | None, list[Finding]]:
+def choose_feature_layout(d: Draft) -> tuple[FeatureLayout | None, list[Finding]]:
     """Infer the layout of features; None if there are none."""
     config, table, roles, task, hints = d.config, d.forms.table, d.forms.roles, d.task, d.hints
     head, bound = task.head_for(Encoder(task.name, roles)), None
@@ -112,14 +113,15 @@ def read_audio(d: Draft) -> tuple[Encoder, list[Finding]]:
     """The Encoder with how audio is read; None for data without audio."""
     data, asked = d.data, d.config.audio
     audio, found = plan_audio(data.table, data.train, d.encoder.roles, d.source.audio, asked)
-    return _with_settings(d.encoder, {"audio": audio}), found
+    return replace(d.encoder, input=replace(d.encoder.input, audio=audio)), found
 
 
 def read_images(d: Draft) -> tuple[Encoder, Findings]:
     """The Encoder with the axis of the channels, and how many there are."""
-    image, table = d.config.image, d.data.table
-    found = plan_images(table, d.encoder.roles, d.hints, image.channels, image.size)
-    return _with_settings(d.encoder, found), ()
+    image, table, encoder = d.config.image, d.data.table, d.encoder
+    asked = ImageHints(image.size, image.channels, image.mean, image.std, d.source.image or {})
+    hints = plan_images(table, encoder.roles, d.hints, asked)
+    return replace(encoder, input=replace(encoder.input, image_hints=hints)), ()
 
 
 def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:
@@ -134,47 +136,38 @@ def read_missing(d: Draft) -> tuple[Encoder, list[Finding]]:
     """The Encoder with the markers of missing values."""
     roles, task = d.encoder.roles, d.task
     missing, found = find_missing(d.data.table, roles, task.whole_rows, d.config.read)
-    return _with_settings(d.encoder, missing), found
-
-
-def _with_settings(encoder: Encoder, settings: Mapping[str, Any]) -> Encoder:
-    return replace(encoder, settings={**encoder.settings, **settings})
+    return d.encoder.with_settings(**missing), found
 
 
 def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
     """The Encoder with the longest row that it reads, and with its settings."""
     config, task, source, table = d.config, d.task, d.source, d.data.table
-    image, limits = config.image, [config.max_seq_length, config.max_tokens]
+    limits = [config.max_seq_length, config.max_tokens]
     if config.max_seq_length is None and _reads_tokens(d):
         limits += [LONGEST_DEFAULT, source.max_positions]
     longest = min((limit for limit in limits if limit is not None), default=None)
-    settings = {
-        "overlong": overlong_policy(config.overlong, task, table),
-        "loss_on": config.loss_on,
-        "template": read_asked(config.template),
-        "decoder_start": source.decoder_start,
-        "features.layout": d.layout,
-        STEP_LABELS: config.features.labels,
-        "seed": config.seed,
-        "table.max_categories": config.table.max_categories,
-        "image.size": image.size,
-        "image.model": source.image,
-        "image.format": image.asked(),
-        **d.encoder.settings,
-        "on_bad_file": config.on_bad_file,
-        **_largest_id(table, d.encoder.roles),
-        LABEL_SEPARATOR: config.label_separator,
-        BLANK_IS_NONE: BLANK_LABELS.code in config.accept,
-        **({} if d.kept_where is None else {"kept_where": d.kept_where}),
-    }
-    return replace(d.encoder, max_length=longest, settings=settings), ()
+    encoder = d.encoder.with_settings(
+        overlong=overlong_policy(config.overlong, task, table),
+        on_bad_file=config.on_bad_file,
+        kept_where=d.kept_where,
+        seed=config.seed,
+        loss_on=config.loss_on,
+        template=read_asked(config.template),
+        label_separator=config.label_separator,
+        blank_is_none=BLANK_LABELS.code in config.accept,
+        step_labels=config.features.labels,
+        max_categories=config.table.max_categories,
+        tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),
+    )
+    read = replace(encoder.input, layout=d.layout)
+    return replace(encoder, max_length=longest, input=read), ()
 
 
-def _largest_id(table: Table, roles: Mapping[str, str]) -> dict[str, int]:
+def _largest_id(table: Table, roles: Mapping[str, str]) -> int | None:
     """The largest token id of labelled rows of ids: an untrained model is made to have it."""
     is_labelled = "input_ids" in roles and bool({"label", "tags"} & {*roles})
     held = row_shape(table, roles["input_ids"]).value_range if is_labelled else None
-    return {} if held is None else {"largest_id": held[1]}
+    return None if held is None else held[1]
 
 
 def _choose_tokenizer(d: Draft) -> tuple[Any, list[Finding]]:
@@ -238,9 +231,7 @@ def fit_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:
     """The Encoder with what the task learns from the training rows."""
     encoder, task, source, found = d.encoder, d.task, d.source, list[Finding]()
     if task.fit is not None:
-        fitted = dict(_fit(task.fit, d.data.table, d.data.train, encoder))
-        found = list(fitted.pop("findings", ()))
-        encoder = replace(encoder, fitted=fitted)
+        encoder, found = _fit(task.fit, d.data.table, d.data.train, encoder)
         head, is_asked = task.head_for(encoder), d.config.max_seq_length is not None
         if head is not None and head.body is not None and (not is_asked or source.kind == "tiny"):
             limits = (encoder.max_length, num_positions(task, source, encoder))
@@ -255,13 +246,13 @@ def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int 
     head = task.head_for(encoder)
     if not source.follows_rows or head is None or head.body is None:
         return source.max_positions
+    longest, positions = feature_statistics(encoder).longest, source.max_positions
     if source.kind == "tiny":
-        return room_for(encoder.fitted["longest"])
-    limits = (source.max_positions, encoder.fitted["longest"])
-    return max(limits) if source.max_positions is not None else None
+        return room_for(longest)
+    return None if positions is None else max(positions, longest)
 
 
-def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, Any]:
+def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """What the task learns from the training rows; a row it cannot read is named."""
     at = 0
 
@@ -273,7 +264,8 @@ def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> Mapping[str, A
 
     try:
         with NamingOwnCode(fit):
-            return fit(read(), encoder)
+            made = fit(read(), encoder)
+        return made if isinstance(made, tuple) else (replace(encoder, own=made), [])
     except RowFaultError as fault:
         where = table.where(at if fault.place is None else int(rows[fault.place]))
         raise fault.rule.error(

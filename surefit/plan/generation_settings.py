@@ -28,7 +28,7 @@ def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline,
     settings = {**generate.settings(pipeline.module, encoder), **taken}
     if taken:
         _refuse_invalid(settings)
-    encoder = replace(encoder, settings={**encoder.settings, "generate": settings})
+    encoder = encoder.with_settings(generate=settings)
     return replace(pipeline, encoder=encoder), _report_unused(known, settings)
 
 

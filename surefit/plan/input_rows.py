@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +20,9 @@ from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding, note
 from surefit.gigabytes import show_gb
-from surefit.inputs.features.feature_layout import Hints, plan_layout, planned_axes
+from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout, planned_axes
 from surefit.inputs.image.image_files import FIRST, LAST, ChannelAxis, convertible, own_axis
+from surefit.inputs.image.pixel_format import ImageHints
 from surefit.memory.limit import find_limit
 from surefit.plan.fit_in_memory import DOES_NOT_FIT
 
@@ -40,8 +40,8 @@ class BatchBound:
 
 def plan_features(
     table: Table, roles: Mapping[str, str], hints: Hints, bound: BatchBound | None
-) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """The layout of the features, as the Encoder saves it; None if there are no features."""
+) -> tuple[FeatureLayout | None, list[Finding]]:
+    """The layout of the features; None if there are no features."""
     column = roles.get("features")
     if column is None or not is_array(table.column_type(column)):
         return None, []
@@ -51,7 +51,7 @@ def plan_features(
     steps, width = planned_axes(shape, layout)
     if bound is not None:
         _check_batch(bound, steps, width)
-    return layout.as_dict(), [*notes, *_lengths(steps, column, roles)]
+    return layout, [*notes, *_lengths(steps, column, roles)]
 
 
 def hints_by_labels(
@@ -174,30 +174,25 @@ def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
 
 
 def plan_images(
-    table: Table,
-    roles: Mapping[str, str],
-    hints: Hints,
-    channels: int | None,
-    size: tuple[int, int] | None,
-) -> dict[str, Any]:
-    """Settings of the Encoder: the axis of the channels, and how many the module was found to read.
+    table: Table, roles: Mapping[str, str], hints: Hints, asked: ImageHints
+) -> ImageHints:
+    """What is known about images, with the axis of the channels, and how many the module reads.
 
-    `channels` and `size` are the user's.
+    `asked` has what the user sets, and what the model's files say.
     """
     column, model = roles.get("image"), dict(hints.image or {})
     shape = None if column is None else usual_shape(table, column)
     if shape is None:
-        return {}
-    wanted = channels or model.get("channels")
-    accepted = [axis for axis in (FIRST, LAST) if _is_read(shape, axis, hints, size)]
+        return asked
+    wanted = asked.channels or model.get("channels")
+    accepted = [axis for axis in (FIRST, LAST) if _is_read(shape, axis, hints, asked.size)]
     suited = [axis for axis in (FIRST, LAST) if shape[axis] == wanted]
-    possible = suited if channels else accepted or suited
+    possible = suited if asked.channels else accepted or suited
     axis = possible[0] if len(possible) == 1 else own_axis(shape)
-    found = ChannelAxis(axis, shape[axis])
-    settings: dict[str, Any] = {"image.axis": asdict(found)}
-    if axis in accepted and not convertible(found.channels, model.get("channels") or 1):
-        settings["image.model"] = {**model, "channels": found.channels}
-    return settings
+    found = replace(asked, place=ChannelAxis(axis, shape[axis]))
+    if axis in accepted and not convertible(shape[axis], model.get("channels") or 1):
+        return replace(found, model={**model, "channels": shape[axis]})
+    return found
 
 
 def usual_shape(table: Table, column: str) -> tuple[int, ...] | None:

@@ -105,11 +105,12 @@ RATIO = 20
 def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
     """The task, with macro_f1 as its best metric where accuracy would hide the rare classes."""
     task, encoder, asked = d.task, d.encoder, d.config.early_stopping.metric
-    counts = encoder.fitted.get("class_counts") or [1]
+    labels = encoder.target.classes
+    counts = labels.counts if labels is not None and labels.counts else (1,)
     total, largest, smallest = sum(counts), max(counts), min(counts)
     share = largest / max(total, 1)
     strong = share >= MAJORITY_SHARE or largest >= RATIO * max(smallest, 1)
-    several = encoder.fitted.get("multi_label")
+    several = labels is not None and labels.several
     if several or not strong or task.best != "accuracy" or "macro_f1" not in task.metrics:
         return task, []
     names = encoder.classes

@@ -177,7 +177,7 @@ def batches_dict(batches: Batches) -> dict[str, Any]:
 
 def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:
     """How much text an evaluation generates, and the settings for it and for predictions."""
-    settings = job.pipeline.encoder.settings.get("generate")
+    settings = job.pipeline.encoder.settings.generate
     if settings is None:
         return None
     return {

@@ -37,6 +37,7 @@ from surefit.checks.probes.trials import (
 from surefit.data.table import Table
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
+from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import OwnLoss, with_module_loss
@@ -54,7 +55,7 @@ from surefit.plan.build_model import Built
 from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
 from surefit.speed.numerics import preserved_state
-from surefit.targets.class_loss import PLAIN, read_class_loss
+from surefit.targets.class_loss import loss_divisor
 from surefit.user_code import RunCode
 
 GENERATION_FAILS = rule(
@@ -150,7 +151,7 @@ def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
         unit = "rows" if num_targets == len(_chosen_rows(train)) else "labelled targets"
         message = f"loss_fn returns one number; it counts as the mean over the {unit} of a batch."
         found.append(note(message))
-    if read_class_loss(pipeline.encoder.settings) != PLAIN and OWN_LOSS in found:
+    if pipeline.encoder.settings.loss != PLAIN and OWN_LOSS in found:
         raise UsageError(
             "loss.class_weights and loss.label_smoothing have no effect: the model computes its "
             "own loss.",
@@ -164,7 +165,7 @@ def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
     head = pipeline.task.head_for(pipeline.encoder)
     if head is None or head.size is None or head.body == "steps":
         return None
-    classes = pipeline.encoder.fitted.get("classes", ())
+    classes = pipeline.encoder.classes
     size = head.size(pipeline.encoder)
     return ExpectedOutputs(size, head.unit, head.per_pixel, classes=classes)
 
@@ -353,10 +354,10 @@ def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[An
     cut = _cut_rows(pipeline, train, rows)
     num_targets = sum(pipeline.task.count_targets(row) for row in cut)
     batch = pipeline.collate(probe_rows(pipeline, train, rows)) | {NUM_TARGETS: num_targets}
-    weighs = read_class_loss(pipeline.encoder.settings)
+    weighs = pipeline.encoder.settings.loss
     if weighs.class_weights is None:
         return batch, num_targets
-    return batch, sum(weighs.count(np.asarray(row["labels"])) for row in cut)
+    return batch, sum(loss_divisor(weighs, np.asarray(row["labels"])) for row in cut)
 
 
 def _chosen_rows(train: Store) -> Any:

@@ -14,8 +14,8 @@ from surefit.data.column_types import CHANNELS
 from surefit.inputs.augment.array_augment import ArrayAugment
 from surefit.inputs.augment.array_changes import ImageChanges
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.image_reading import pixel_format
 from surefit.inputs.image.mask_files import image_as_png, png_as_text
-from surefit.inputs.image.pixel_format import read_format
 from surefit.tasks.image_segmentation import pixel_scores
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _example(augment: ArrayAugment, encoder: Encoder, row: int) -> dict[str, Any
 
 def _class(row: Mapping[str, Any], encoder: Encoder) -> str:
     labels = row.get("labels")
-    if labels is None or np.ndim(labels) or "classes" not in encoder.fitted:
+    if labels is None or np.ndim(labels) or encoder.target.classes is None:
         return ""
     return f", class {encoder.classes[int(labels)]}"
 
@@ -166,7 +166,7 @@ def make_mask_examples(job: Job) -> list[dict[str, Any]]:
         return []
     labels = batch["labels"].cpu().numpy()
     made = pixel_scores(logits.float(), labels.shape[1:]).argmax(1).cpu().numpy()
-    form = ImageChanges.of({}, read_format(pipeline.encoder.fitted["pixels"]))
+    form = ImageChanges.of({}, pixel_format(pipeline.encoder))
     found = []
     for row, image, true, guess in zip(rows, batch["pixel_values"], labels, made, strict=True):
         number, pixels = int(store.source_row[row]), image.cpu().numpy()

@@ -46,7 +46,7 @@ class ExportedModel(Run):
     def _stored(self) -> dict[str, Any]:
         path = self.path / FILE
         if not path.is_file():  # written by version 0.4.0, or the model/ of a run
-            task = encoder.read_state(self.path)["task"]
+            task = encoder.read_encoder(self.path).task
             return {"plan": {"task": task, "model": {}, "steps": 0}}
         with content_of(path):
             about = read_json(path, dict[str, Any])

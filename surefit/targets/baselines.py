@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
-from surefit.targets.class_loss import PLAIN, read_class_loss
-from surefit.targets.classes import is_multi_label
+from surefit.targets.class_loss import loss_of_several, loss_of_shares
+from surefit.targets.classes import class_labels, is_multi_label
 from surefit.targets.metrics.class_metrics import macro_f1_of
 from surefit.targets.number_targets import number_figures
 from surefit.targets.numeric_columns import feature_rows, is_table, part_places, spread_rows
@@ -42,22 +43,22 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
         return {}
     count, judged = len(encoder.classes), validation.values("labels")
     judged = judged[judged >= 0]  # a step may have no class
-    counts = np.asarray(encoder.fitted["class_counts"], np.float64)
+    counts = np.asarray(class_labels(encoder).counts, np.float64)
     if is_multi_label(encoder):
         if train is None or not len(train):
             return {}
         shares = counts / len(np.unique(train.source_row))
         several = validation.values("labels").reshape(-1, count) > 0.5
         made = np.broadcast_to(shares > 0.5, several.shape)
-        loss = read_class_loss(encoder.settings).of_several(shares, several)
+        loss = loss_of_several(encoder.settings.loss, shares, several)
         return {MAJORITY: {**label_figures(made, several), "loss": loss}}
     shares = counts / counts.sum()
     constant = np.full(len(judged), shares.argmax())
     figures = class_figures(constant, judged, count)
     loss = cross_entropy(shares, judged)
-    options = read_class_loss(encoder.settings)
+    options = encoder.settings.loss
     if options != PLAIN:
-        loss = options.of_shares(counts, np.bincount(judged, minlength=count))
+        loss = loss_of_shares(options, counts, np.bincount(judged, minlength=count))
     found: Baselines = {MAJORITY: {**figures, "loss": loss}}
     by_column = predict_by_column(train, validation, encoder, num_classes=count)
     if by_column is not None:
@@ -114,8 +115,8 @@ def predict_by_column(
     rows, judged = feature_rows(train, places), feature_rows(validation, slice(None))
     labels = np.asarray(train.values("labels")).reshape(len(train), -1)[places, target]
     best: tuple[float, str, Array] | None = None
-    for part, start, end in part_places(encoder.fitted["columns"]):
-        is_number = part["kind"] == "number"
+    for part, start, end in part_places(encoder):
+        is_number = part.kind == "number"
         inputs, tried = (
             each[:, start] if is_number else each[:, start:end].argmax(1) for each in (rows, judged)
         )
@@ -124,7 +125,7 @@ def predict_by_column(
             error = float((differs != 0 if num_classes else np.square(differs)).mean())
             error *= (len(labels) + size) / max(len(labels) - size, 1)  # expected on other rows
             if best is None or error < best[0]:
-                best = error, part["column"], predict(tried)
+                best = error, part.column, predict(tried)
     return None if best is None else ByColumn(best[1], best[2])
 
 
@@ -156,21 +157,23 @@ def _rules(
 
 def token_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
     """How often each token is a label, whatever comes before it."""
-    found, options = _tokens(train, validation, UNIGRAM), read_class_loss(encoder.settings)
+    found, options = _tokens(train, validation, UNIGRAM), encoder.settings.loss
     if options != PLAIN and train is not None and found:
         size = 1 + max(_largest(train), _largest(validation))
         size = max(size, len(encoder.tokenizer or ()))
-        found[UNIGRAM]["loss"] = options.of_shares(_count(train, size), _count(validation, size))
+        found[UNIGRAM]["loss"] = loss_of_shares(
+            options, *(_count(s, size) for s in (train, validation))
+        )
     return found
 
 
 def tag_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
     """The most frequent tag of a word."""
     found = _tokens(train, validation, MAJORITY)
-    options = read_class_loss(encoder.settings)
+    options = encoder.settings.loss
     if options != PLAIN and train is not None and found:
         counts = (_count(store, len(encoder.classes)) for store in (train, validation))
-        found[MAJORITY]["loss"] = options.of_shares(*counts)
+        found[MAJORITY]["loss"] = loss_of_shares(options, *counts)
         del found[MAJORITY]["perplexity"]
     return found
 

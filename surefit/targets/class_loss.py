@@ -11,13 +11,13 @@ counts the rows that have the class against those that have not, as `pos_weight`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.inputs.augment.array_changes import LABELS, SHARE
+from surefit.inputs.encoder_state import PLAIN, ClassLoss
 
 if TYPE_CHECKING:
     import torch
@@ -26,52 +26,35 @@ Array = npt.NDArray[Any]
 ClassScores = Callable[[Any, Mapping[str, Any]], "tuple[torch.Tensor, torch.Tensor]"]
 """Outputs and batch to the scores and the class of each target: (N, C) and (N,)."""
 
-SETTING = "loss"
-"""Where an Encoder's settings keep the ClassLoss of a run."""
+
+def loss_divisor(options: ClassLoss, labels: Array) -> float:
+    """What the summed loss of these labels is divided by; labels below 0 are ignored."""
+    if labels.dtype.kind == "f":  # a place for each class
+        return labels.size / len(options.class_weights or labels)
+    labels = labels[labels >= 0]
+    if options.class_weights is None:
+        return len(labels)
+    return float(np.asarray(options.class_weights)[labels].sum())
 
 
-@dataclass(frozen=True)
-class ClassLoss:
-    """What the cross-entropy of classes is weighted and smoothed with."""
-
-    class_weights: tuple[float, ...] | None = None
-    """A weight for each class, in the order of the model's outputs; None: all count the same."""
-    label_smoothing: float = 0.0
-
-    def count(self, labels: Array) -> float:
-        """What the summed loss of these labels is divided by; labels below 0 are ignored."""
-        if labels.dtype.kind == "f":  # a place for each class
-            return labels.size / len(self.class_weights or labels)
-        labels = labels[labels >= 0]
-        if self.class_weights is None:
-            return len(labels)
-        return float(np.asarray(self.class_weights)[labels].sum())
-
-    def of_shares(self, known: Array, judged: Array) -> float:
-        """Mean loss of the best constant prediction: fitted on one count of classes, judged on
-        another."""
-        weights = np.asarray(self.class_weights or np.ones(len(known)), np.float64)
-        best = _smoothed(weights, known, self.label_smoothing)
-        losses = -np.log(np.maximum(best / best.sum(), 1e-12))
-        total = (_smoothed(weights, judged, self.label_smoothing) * losses).sum()
-        return float(total / (weights * judged).sum())
-
-    def of_several(self, shares: Array, judged: Array) -> float:
-        """Mean loss of the best constant probabilities where rows may have several classes: fitted
-        on the share of rows with each class, judged on rows of 0 and 1, (N, C)."""
-        weights = np.asarray(self.class_weights or np.ones(len(shares)), np.float64)
-        known, true = (_towards_half(each, self.label_smoothing) for each in (shares, judged))
-        best = np.clip(weights * known / (weights * known + 1 - known), 1e-6, 1 - 1e-6)
-        losses = -weights * true * np.log(best) - (1 - true) * np.log1p(-best)
-        return float(losses.mean())
-
-    def settings(self) -> dict[str, Any]:
-        """The options as an Encoder keeps them."""
-        weights = None if self.class_weights is None else list(self.class_weights)
-        return {**asdict(self), "class_weights": weights}
+def loss_of_shares(options: ClassLoss, known: Array, judged: Array) -> float:
+    """Mean loss of the best constant prediction: fitted on one count of classes, judged on
+    another."""
+    weights = np.asarray(options.class_weights or np.ones(len(known)), np.float64)
+    best = _smoothed(weights, known, options.label_smoothing)
+    losses = -np.log(np.maximum(best / best.sum(), 1e-12))
+    total = (_smoothed(weights, judged, options.label_smoothing) * losses).sum()
+    return float(total / (weights * judged).sum())
 
 
-PLAIN = ClassLoss()
+def loss_of_several(options: ClassLoss, shares: Array, judged: Array) -> float:
+    """Mean loss of the best constant probabilities where rows may have several classes: fitted
+    on the share of rows with each class, judged on rows of 0 and 1, (N, C)."""
+    weights = np.asarray(options.class_weights or np.ones(len(shares)), np.float64)
+    known, true = (_towards_half(each, options.label_smoothing) for each in (shares, judged))
+    best = np.clip(weights * known / (weights * known + 1 - known), 1e-6, 1 - 1e-6)
+    losses = -weights * true * np.log(best) - (1 - true) * np.log1p(-best)
+    return float(losses.mean())
 
 
 def _towards_half(targets: Any, smoothing: float) -> Any:
@@ -83,15 +66,6 @@ def _smoothed(weights: Array, counts: Array, smoothing: float) -> Array:
     """How much each class's negative log-probability counts, for rows with these classes."""
     spread = smoothing * counts.sum() / len(counts)
     return np.asarray(weights * ((1 - smoothing) * counts + spread))
-
-
-def read_class_loss(settings: Mapping[str, Any]) -> ClassLoss:
-    """The options that an Encoder's settings keep; plain where there are none."""
-    kept = settings.get(SETTING)
-    if not kept:
-        return PLAIN
-    weights = kept["class_weights"]
-    return ClassLoss(None if weights is None else tuple(weights), kept["label_smoothing"])
 
 
 def class_loss(scores: ClassScores, options: ClassLoss = PLAIN) -> Callable[[Any, Any], Any]:

@@ -10,7 +10,7 @@ import ast
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from surefit.data.written_values import read_number
 from surefit.findings import rule
 from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels
 from surefit.targets.label_separator import (
     NONE,
     find_separator,
@@ -32,14 +33,6 @@ from surefit.targets.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
     import torch
-
-SETTING = "label_separator"
-"""The setting of an Encoder with the separator that the user names."""
-SEPARATOR = "separator"
-"""What is fitted where a text names several classes: the sign between them."""
-
-BLANK_IS_NONE = "blank_is_none"
-"""The setting of an Encoder with which a blank label means that no class applies."""
 
 UNSUITABLE_LABEL = rule(
     "SF205",
@@ -140,7 +133,7 @@ class _Labels:
         self.size = None
         self.counts.update(class_name(label) for label in _values(value, bool(self.several)))
 
-    def fitted(self) -> tuple[Counter[Any], dict[str, Any]]:
+    def fitted(self) -> tuple[Counter[Any], ClassLabels]:
         """How often each class occurs, and how a label is read."""
         if self.size is None:
             several = self.several and not self.one_column
@@ -152,10 +145,9 @@ class _Labels:
                 counts: Counter[Any] = Counter()
                 for name, count in self.counts.items():
                     counts.update(dict.fromkeys(split_classes(str(name), sign), count))
-                return counts, {"multi_label": True, SEPARATOR: sign}
-            return self.counts, {"multi_label": True} if several else {}
-        read: dict[str, Any] = {"hot_size": self.size}
-        return self.places, read if self.one_each else {**read, "multi_label": True}
+                return counts, ClassLabels((), several=True, separator=sign)
+            return self.counts, ClassLabels((), several=bool(several))
+        return self.places, ClassLabels((), several=not self.one_each, hot_size=self.size)
 
 
 def _hot_size(value: Any) -> int | None:
@@ -176,7 +168,7 @@ def hot_places(value: Any) -> list[int]:
     return [place for place, label in enumerate(class_list(value) or ()) if label == 1]
 
 
-def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLabels:
     """The class names of the training rows, sorted, with how often each occurs.
 
     A first label that is a list means several labels for every row. Where all lists are of 0 and 1
@@ -184,7 +176,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
     several labels, too (see `label_separator.py`).
     """
     parts = joint_parts(encoder.roles["label"])
-    labels = _Labels(encoder.settings.get(SETTING))
+    labels = _Labels(encoder.settings.label_separator)
     for row in rows:
         if not is_missing(row.get("label")):
             labels.add(row["label"])
@@ -192,7 +184,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
     total, column = counts.total(), encoder.roles["label"]
     if parts:
         counts, read = _by_column(counts, read, parts)
-    if len(counts) < (1 if read.get("multi_label") else 2):
+    if len(counts) < (1 if read.several else 2):
         raise UNSUITABLE_LABEL.error(
             f"column {column!r} has {len(counts)} class{'' if len(counts) == 1 else 'es'} in "
             f"{total} training rows; at least 2 are needed.",
@@ -209,22 +201,22 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str
             fix=named if sign else UNSUITABLE_LABEL.fix,
             column=column,
         )
-    names = sorted(counts, key=lambda name: (isinstance(name, str), name))
-    return {"classes": names, "class_counts": [counts[name] for name in names], **read}
+    names = tuple(sorted(counts, key=lambda name: (isinstance(name, str), name)))
+    return replace(read, names=names, counts=tuple(counts[name] for name in names))
 
 
 def _by_column(
-    counts: Counter[Any], read: dict[str, Any], parts: list[str]
-) -> tuple[Counter[Any], dict[str, Any]]:
+    counts: Counter[Any], read: ClassLabels, parts: list[str]
+) -> tuple[Counter[Any], ClassLabels]:
     """The classes of several columns of 0 and 1: the names of the columns."""
-    if read.get("hot_size") != len(parts):
+    if read.hot_size != len(parts):
         raise UNSUITABLE_LABEL.error(
             f"the columns {', '.join(parts)} have other values than 0 and 1.",
             fix="Name columns of 0 and 1, or a single column of classes.",
             column=parts[0],
         )
     named = Counter({parts[place]: count for place, count in counts.items()})
-    return named, {**read, "hot_names": parts}
+    return named, replace(read, hot_names=tuple(parts))
 
 
 def _but_for(names: Iterable[Any]) -> str:
@@ -253,7 +245,13 @@ def _values(value: Any, several: bool) -> list[Any]:
 
 def is_multi_label(encoder: Encoder) -> bool:
     """Whether a row may have several classes."""
-    return bool(encoder.fitted.get("multi_label"))
+    return encoder.target.classes is not None and encoder.target.classes.several
+
+
+def class_labels(encoder: Encoder) -> ClassLabels:
+    """The classes and how labels name them, once they are fitted."""
+    assert encoder.target.classes is not None
+    return encoder.target.classes
 
 
 def label_field(encoder: Encoder) -> Field:
@@ -266,20 +264,19 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
-    value = row["label"]
+    value, labels = row["label"], class_labels(encoder)
     if is_missing(value):
-        if SEPARATOR not in encoder.fitted or not encoder.settings.get(BLANK_IS_NONE):
+        if labels.separator is None or not encoder.settings.blank_is_none:
             raise SkipRowError(DropReason.NO_LABEL)
         value = ""
-    if SEPARATOR in encoder.fitted:
-        value = split_classes(str(value), encoder.fitted[SEPARATOR])
-    size = encoder.fitted.get("hot_size")
+    if labels.separator is not None:
+        value = split_classes(str(value), labels.separator)
+    size, names = labels.hot_size, labels.hot_names
     if size is not None:
         if _hot_size(value) != size:
             raise _no_class_list(value, f"expected {size} values of 0 and 1", EACH_ONCE)
-        names = encoder.fitted.get("hot_names")
         value = [names[place] if names else place for place in hot_places(value)]
-    if is_multi_label(encoder):
+    if labels.several:
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
             raise SkipRowError(DropReason.UNKNOWN_LABEL)
@@ -309,7 +306,7 @@ def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The most likely class of each row and its probability; of several, those above 0.5.
 
-    With the setting `probabilities`, those of all classes by name.
+    With the setting `all_probabilities`, those of all classes by name.
     """
     several, classes = is_multi_label(encoder), encoder.classes
     logits = outputs.logits[:, : len(classes)].float()
@@ -329,14 +326,10 @@ def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[st
             {"prediction": classes[place], "probability": chance}
             for place, chance in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-    if encoder.settings.get(ALL_PROBABILITIES) is None:
+    if not encoder.settings.all_probabilities:
         return found
     every = (by_name(row, classes) for row in chances.tolist())
     return [{**one, "probabilities": named} for one, named in zip(found, every, strict=True)]
-
-
-ALL_PROBABILITIES = "probabilities"
-"""The setting of an Encoder with which predictions have the probabilities of all classes."""
 
 
 def by_name(chances: list[float], classes: list[Any]) -> dict[str, float]:

@@ -24,6 +24,7 @@ from surefit.data.written_values import read_number
 from surefit.findings import rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import NumberScales
 from surefit.targets.classes import class_list
 from surefit.targets.task_spec import Batch, Metric, full_precision
 
@@ -99,8 +100,8 @@ class TargetSpread:
         self.squares = self.squares + step * (values - self.mean)
         return True
 
-    def fitted(self) -> dict[str, Any]:
-        """Mean and scale of the targets; `targets` has the names of several."""
+    def fitted(self) -> NumberScales:
+        """Mean and scale of the targets, and the names of several."""
         column, size = self.column, len(self.mean)
         if not self.count:
             raise UNSUITABLE_TARGET.error(f"column {column!r} is blank everywhere.", column=column)
@@ -112,9 +113,8 @@ class TargetSpread:
             shown += f", number {at} of each row," if size > 1 and not joint_parts(column) else ""
             what = f"is {self.mean[at]:g} in all {self.count} training rows"
             raise UNSUITABLE_TARGET.error(f"{shown} {what}.", column=column)
-        if size == 1:
-            return {"mean": float(self.mean[0]), "scale": float(scale[0])}
-        return {"mean": self.mean.tolist(), "scale": scale.tolist(), "targets": names}
+        named = tuple(names) if size > 1 else ()
+        return NumberScales(tuple(self.mean.tolist()), tuple(scale.tolist()), named)
 
 
 def _of_size(targets: list[float], size: int) -> list[float]:
@@ -129,9 +129,15 @@ def _of_size(targets: list[float], size: int) -> list[float]:
     )
 
 
+def number_scales(encoder: Encoder) -> NumberScales:
+    """Mean and scale of the targets, once they are fitted."""
+    assert encoder.target.numbers is not None
+    return encoder.target.numbers
+
+
 def num_targets(encoder: Encoder) -> int:
     """How many numbers are predicted for a row."""
-    return len(encoder.fitted.get("targets") or [None])
+    return 1 if encoder.target.numbers is None else len(encoder.target.numbers.mean)
 
 
 def target_field(encoder: Encoder) -> Field:
@@ -145,7 +151,8 @@ def scale_targets(value: Any, encoder: Encoder) -> Any:
     if targets is None:
         return None
     targets = _of_size(targets, num_targets(encoder))
-    scaled = (np.asarray(targets) - encoder.fitted["mean"]) / encoder.fitted["scale"]
+    scales = number_scales(encoder)
+    scaled = (np.asarray(targets) - scales.mean) / scales.scale
     return scaled if num_targets(encoder) > 1 else float(scaled[0])
 
 
@@ -153,8 +160,8 @@ def name_targets(values: Any, encoder: Encoder) -> Any:
     """Predicted numbers by the names of their columns; those of one column of lists as a list."""
     if num_targets(encoder) == 1:
         return values[0]
-    names = encoder.fitted["targets"]
-    if names == [str(place) for place in range(len(names))]:
+    names = number_scales(encoder).names
+    if names == tuple(str(place) for place in range(len(names))):
         return values
     return dict(zip(names, values, strict=True))
 
@@ -176,7 +183,7 @@ def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, Any]:
 def _error_sums(predicted: torch.Tensor, labels: torch.Tensor, encoder: Encoder) -> dict[str, Any]:
     labels = to_float64(labels)
     errors = to_float64(predicted) - labels
-    scale = labels.new_tensor(encoder.fitted["scale"]).reshape(-1)
+    scale = labels.new_tensor(number_scales(encoder).scale)
     return {
         "absolute": (errors.abs() * scale).sum(0),
         "squared": (errors.square() * scale.square()).sum(0),

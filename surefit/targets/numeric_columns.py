@@ -17,6 +17,7 @@ from surefit.data.several_columns import base_role
 from surefit.data.written_values import ORDERS, read_date, read_number, read_time
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import TablePart
 from surefit.inputs.store import Store
 from surefit.targets.task_spec import TaskSpec
 
@@ -36,8 +37,8 @@ def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) ->
         column: base_role(role, column) for role, column in reversed([*encoder.roles.items()])
     }
     role_of |= {column: column for column in encoder.extras}
-    if encoder.settings.get("kept_where"):
-        role_of.setdefault(encoder.settings["kept_where"], "label")
+    if encoder.settings.kept_where:
+        role_of.setdefault(encoder.settings.kept_where, "label")
     others = [name for name in columns if name not in role_of]
     if task.whole_rows:
         read = others if task.columns_read is None else task.columns_read(encoder, others)
@@ -57,27 +58,19 @@ def describe_unused(columns: Columns | None, ignored: Iterable[str] = ()) -> str
 
 
 Array = npt.NDArray[Any]
-Part = Mapping[str, Any]
-"""How a column, or a part of a date, becomes a part of the vector (see `targets/tabular.py`)."""
 
 
-def part_places(parts: Sequence[Part]) -> Iterator[tuple[Part, int, int]]:
+def part_places(encoder: Encoder) -> Iterator[tuple[TablePart, int, int]]:
     """Each part of the vector, and where it starts and ends."""
     start = 0
-    for part in parts:
-        width = 1 + part["blank"] if part["kind"] == "number" else len(part["values"]) + 1
-        yield part, start, start + width
-        start += width
-
-
-def vector_width(parts: Sequence[Part]) -> int:
-    """The size of the whole vector."""
-    return max((end for _, _, end in part_places(parts)), default=0)
+    for part in encoder.input.columns or ():
+        yield part, start, start + part.width
+        start += part.width
 
 
 def is_table(encoder: Encoder, store: Store) -> bool:
     """Whether encoded rows are those of a table, with a part of the vector for each column."""
-    return "columns" in encoder.fitted and "features" in store.fields
+    return encoder.input.columns is not None and "features" in store.fields
 
 
 def spread_rows(store: Store, limit: int) -> Array:
@@ -95,33 +88,33 @@ def feature_rows(store: Store, rows: Array | slice) -> Array:
 class ColumnMatrix:
     """Reads one value per column: the number, NaN for a blank; or the number of the category."""
 
-    places: tuple[tuple[Part, int, int], ...]
+    places: tuple[tuple[TablePart, int, int], ...]
 
     @classmethod
-    def of(cls, parts: Sequence[Part]) -> ColumnMatrix:
+    def of(cls, encoder: Encoder) -> ColumnMatrix:
         """Numbers with few values are parts twice; their categories are left out."""
-        numbers = {(part["column"], part["part"]) for part in parts if part["kind"] == "number"}
+        places = [*part_places(encoder)]
+        numbers = {(part.column, part.part) for part, _, _ in places if part.kind == "number"}
         return cls(
             tuple(
-                place
-                for place in part_places(parts)
-                if place[0]["kind"] == "number"
-                or (place[0]["column"], place[0]["part"]) not in numbers
+                (part, start, end)
+                for part, start, end in places
+                if part.kind == "number" or (part.column, part.part) not in numbers
             )
         )
 
     @property
     def categories(self) -> list[int]:
         """The columns of the matrix that hold categories."""
-        return [at for at, (part, _, _) in enumerate(self.places) if part["kind"] == "category"]
+        return [at for at, (part, _, _) in enumerate(self.places) if part.kind == "category"]
 
     def read(self, vectors: Array) -> Array:
         """Vectors (N, W) to one value per column, (N, C)."""
         columns = []
         for part, start, end in self.places:
-            if part["kind"] == "category":
+            if part.kind == "category":
                 columns.append(vectors[:, start:end].argmax(1).astype(np.float32))
-            elif part["blank"]:
+            elif part.blank:
                 blank = vectors[:, start + 1] > 0.5
                 columns.append(np.where(blank, np.float32(np.nan), vectors[:, start]))
             else:

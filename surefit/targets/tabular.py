@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_missing, rea
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput, TablePart
 from surefit.inputs.row_input import RowInput
 from surefit.targets.classes import is_missing as is_missing_label
 from surefit.targets.leakage import Sample, check_leakage
@@ -27,7 +28,6 @@ from surefit.targets.numeric_columns import (
     Series,
     as_value,
     date_parts,
-    vector_width,
 )
 
 NO_INPUT_COLUMN = rule(
@@ -89,12 +89,12 @@ class Gathered:
                 self.sample.add(cells, row["label"])
             yield row
 
-    def fitted(self) -> dict[str, Any]:
-        """How each column becomes part of the vector, the vector's width, and what was found."""
+    def fitted(self) -> tuple[FittedInput, list[Finding]]:
+        """How each column becomes part of the vector, and what was found."""
         label = self.encoder.roles["label"]
-        parts: list[dict[str, Any]] = []
+        parts: list[TablePart] = []
         left_out: dict[str, str] = {}
-        most = self.encoder.settings.get("table.max_categories") or MAX_CATEGORIES
+        most = self.encoder.settings.max_categories or MAX_CATEGORIES
         for name, column in self.columns.items():
             made, reason = _read_column(name, column, most)
             parts += made
@@ -107,12 +107,12 @@ class Gathered:
             )
         texts = {name: column.plain for name, column in self.columns.items()}
         found = [*describe_left_out(left_out, texts), *describe_categories(parts, texts, most)]
-        used = list(dict.fromkeys(part["column"] for part in parts))
+        used = list(dict.fromkeys(part.column for part in parts))
         found += check_leakage(self.sample, used, label)
-        return {"columns": parts, "width": vector_width(parts), "findings": found}
+        return replace(self.encoder.input, columns=tuple(parts)), found
 
 
-def _read_column(name: str, column: Column, most: int) -> tuple[list[dict[str, Any]], str]:
+def _read_column(name: str, column: Column, most: int) -> tuple[list[TablePart], str]:
     """The parts of the vector a column gives, or why it gives none."""
     plain = column.plain
     if column.unreadable or len(plain.kinds) > 1:
@@ -124,7 +124,7 @@ def _read_column(name: str, column: Column, most: int) -> tuple[list[dict[str, A
         for series in parts.values():
             series.blanks = plain.blanks
         made = [p for part, series in parts.items() for p in _numbers(name, part, series)]
-        made = [{**part, "order": order} for part in made]
+        made = [replace(part, order=order) for part in made]
         return made, "" if made else "has the same value in all training rows"
     if "text" in plain.kinds and column.numbers is not None:  # numbers that are stored as text
         column.numbers.blanks, plain = plain.blanks, column.numbers
@@ -136,38 +136,32 @@ def _read_column(name: str, column: Column, most: int) -> tuple[list[dict[str, A
     return _numbers(name, None, plain), ""
 
 
-def _numbers(name: str, part: str | None, series: Series) -> list[dict[str, Any]]:
-    place = {"column": name, "part": part}
+def _numbers(name: str, part: str | None, series: Series) -> list[TablePart]:
     if series.scale == 0 and not series.blanks:
         return []
-    number = {
-        **place,
-        "kind": "number",
-        "mean": series.mean,
-        "scale": series.scale or 1.0,
-        "blank": series.blanks > 0,
-    }
+    scale, blank = series.scale or 1.0, series.blanks > 0
+    number = TablePart(name, "number", part, mean=series.mean, scale=scale, blank=blank)
     if series.whole and 2 < len(series.values) <= MAX_STEPS:
         return [number, _category(name, part, series, MAX_STEPS)]
     return [number]
 
 
-def _category(name: str, part: str | None, series: Series, most: int) -> dict[str, Any]:
+def _category(name: str, part: str | None, series: Series, most: int) -> TablePart:
     """A value seen once in many rows counts as unknown, so that `unknown` is trained as well."""
     rare = 1 if sum(series.values.values()) >= MIN_ROWS_FOR_RARE else 0
     kept = [v for v, count in series.values.most_common(most) if count > rare]
     values = sorted(kept or [*series.values][:most])
     known = [*values, None] if series.blanks else values
-    return {"column": name, "part": part, "kind": "category", "values": known}
+    return TablePart(name, "category", part, values=tuple(known))
 
 
 def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
     """The columns that give a part of the vector; before they are fitted, all of them."""
     if not {"text", "image", "audio", "features", "input_ids"}.isdisjoint(encoder.roles):
         return []
-    if "columns" not in encoder.fitted:
+    if encoder.input.columns is None:
         return list(columns)
-    parts = {part["column"] for part in encoder.fitted["columns"]}
+    parts = {part.column for part in encoder.input.columns}
     return [name for name in columns if name in parts]
 
 
@@ -176,23 +170,23 @@ def encode_columns(
 ) -> Encoding:
     """The row as one vector: scaled numbers, blanks filled and flagged, a place per category."""
     vector: list[float] = []
-    for part in encoder.fitted["columns"]:
+    for part in encoder.input.columns or ():
         vector += _encode_part(row, part)
     return encoded({"features": np.asarray(vector, np.float32), **targets})
 
 
-def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[float]:
-    name = part["column"]
+def _encode_part(row: Mapping[str, Any], part: TablePart) -> Iterator[float]:
+    name = part.column
     if name not in row:
         raise RowFaultError(MISSING_COLUMN, f"column {name!r} is missing", name)
     value = as_value(row[name])
-    if part["part"] is not None and value is not None:
-        parts = date_parts(value, part["order"])
+    if part.part is not None and value is not None:
+        parts = date_parts(value, part.order or "")
         if parts is None:
             raise RowFaultError(WRONG_TYPE, f"{str(value)[:40]!r} is not a date", name)
-        value = parts[part["part"]]
-    if part["kind"] == "category":
-        known: list[Any] = part["values"]
+        value = parts[part.part]
+    if part.kind == "category":
+        known = part.values
         value = _as_category(value, known)
         place = known.index(value) if value in known else len(known)
         yield from (float(place == i) for i in range(len(known) + 1))
@@ -200,12 +194,12 @@ def _encode_part(row: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[fl
     number = read_number(value) if isinstance(value, str) else value
     if number is None and value is not None:
         raise RowFaultError(WRONG_TYPE, f"{value[:40]!r} is not a number", name)
-    yield 0.0 if number is None else (number - part["mean"]) / part["scale"]
-    if part["blank"]:
+    yield 0.0 if number is None else (number - part.mean) / part.scale
+    if part.blank:
         yield float(number is None)
 
 
-def _as_category(value: Any, known: list[Any]) -> Any:
+def _as_category(value: Any, known: Sequence[Any]) -> Any:
     """The value in the type of the known ones: a column may be text in one file only."""
     if value is None or not known or isinstance(value, str) == isinstance(known[0], str):
         return value
@@ -263,23 +257,23 @@ def describe_left_out(
 
 
 def describe_categories(
-    parts: Sequence[Mapping[str, Any]], columns: Mapping[str, Series], most: int
+    parts: Sequence[TablePart], columns: Mapping[str, Series], most: int
 ) -> Iterator[Finding]:
     """Text columns of which only the most frequent values are read."""
     for part in parts:
-        series = columns[part["column"]]
+        series = columns[part.column]
         distinct = len(series.values)
-        if part["kind"] != "category" or "text" not in series.kinds or "order" in part:
+        if part.kind != "category" or "text" not in series.kinds or part.order is not None:
             continue
         if distinct <= most:
             continue
-        read = sum(series.values[value] for value in part["values"] if value is not None)
+        read = sum(series.values[value] for value in part.values if value is not None)
         yield note(
-            f"column {part['column']!r} has {distinct:,} different values; the {most} most "
+            f"column {part.column!r} has {distinct:,} different values; the {most} most "
             f"frequent ones ({read / max(series.texts, 1):.0%} of the rows) are read, the others "
             "count as unknown.",
             fix=f"To read all of them: {set_option('table.max_categories', distinct)}.",
-            column=part["column"],
+            column=part.column,
         )
 
 

@@ -20,9 +20,10 @@ from surefit.findings import Finding
 from surefit.inputs.casting import count_labelled
 from surefit.inputs.encoded_row import EncodeRow
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
 from surefit.inputs.text.tokenizer import Reload
-from surefit.targets.class_loss import PLAIN, ClassScores, class_loss, read_class_loss
+from surefit.targets.class_loss import ClassScores, class_loss
 from surefit.targets.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
 SumAndCount = Callable[[Any, Batch], "tuple[Any, Any]"]
 MeasureBaselines = Callable[[Store | None, Store, Encoder], dict[str, dict[str, Any]]]
 JudgeRows = Callable[[npt.NDArray[Any], Store, Encoder], dict[str, float]]
-Fit = Callable[[Iterable[Mapping[str, Any]], Encoder], Mapping[str, Any]]
+Fit = Callable[
+    [Iterable[Mapping[str, Any]], Encoder], "tuple[Encoder, list[Finding]] | Mapping[str, Any]"
+]
 Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Finding]]
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
 Better = Literal["higher", "lower"]
@@ -74,9 +77,7 @@ class Head:
 
     Features have no such class: with `body`, a transformers model is used without a head, behind
     a projection. `rows` and `step_classes` give (B, size) and (B, T, size); `steps` gives steps as
-    the features have them. What was fitted then has
-    `width`, `longest`, `feature_mean` and `feature_scale`
-    (see `inputs/features/feature_sequences.py`).
+    the features have them. The Encoder then has their FeatureStatistics.
 
     `unit` is what the outputs stand for, in messages. With `per_pixel`, they are (B, size, H, W).
 
@@ -117,7 +118,7 @@ class Generate:
     samples as one; `names` are the names of both. Where there are none, text is made for
     predictions only. `possible(model, encoder)` returns whether this model can generate text.
     `settings(model, encoder)` returns what text is generated with: settings of transformers'
-    GenerationConfig, which `answer` finds in `encoder.settings["generate"]`.
+    GenerationConfig, which `answer` finds in `encoder.settings.generate`.
     """
 
     answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
@@ -185,8 +186,8 @@ class TaskSpec:
     targets: tuple[str, ...] = ("label",)
     """Roles that rows to predict on need not have."""
     fit: Fit | None = None
-    """What is fitted on training rows, such as the class names; `findings` among it are
-    handed to the plan."""
+    """Returns the Encoder with what is fitted on training rows, such as the class names, and what
+    was found; or a dict of a task of your own, which the Encoder keeps as `own`."""
     head_of: Callable[[Encoder], Head] | None = None
     """The head, where it depends on the roles that were found."""
     fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
@@ -246,7 +247,7 @@ class TaskSpec:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
         own = self.fields_of(encoder) if self.fields_of else self.fields
         fields = {**own, **_further_fields(own, encoder), **encoder.extras}
-        pad = encoder.settings.get("pad_token_id")  # of the model, for rows of token ids
+        pad = encoder.settings.tokens.pad  # of the model, for rows of token ids
         pad = pad if encoder.tokenizer is None else pad_token_id(encoder.tokenizer)
         if pad is not None and "input_ids" in fields:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad)
@@ -254,7 +255,7 @@ class TaskSpec:
 
     def loss_for(self, encoder: Encoder) -> Loss:
         """The loss, with the class weights and the label smoothing that the Encoder keeps."""
-        options = read_class_loss(encoder.settings)
+        options = encoder.settings.loss
         if options == PLAIN:
             return self.loss
         if self.class_scores is not None:

@@ -16,7 +16,6 @@ from surefit.data.cache_entry import open_json
 from surefit.findings import Finding, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.store import Store
-from surefit.targets.class_loss import read_class_loss
 from surefit.targets.classes import is_multi_label
 from surefit.targets.numeric_columns import ColumnMatrix, feature_rows, is_table, spread_rows
 from surefit.targets.task_spec import JudgeRows
@@ -67,7 +66,7 @@ def measure_trees(
         library = version("scikit-learn")
     except PackageNotFoundError:
         return {NOTE: MISSING}
-    matrix, field = ColumnMatrix.of(encoder.fitted["columns"]), train.fields["labels"]
+    matrix, field = ColumnMatrix.of(encoder), train.fields["labels"]
     models, columns = len(train.value("labels", 0)) if field.rank else 1, len(matrix.places)
     if field.numpy_dtype.kind == "i" and len(encoder.classes) > 2:
         models = len(encoder.classes)
@@ -84,8 +83,7 @@ def measure_trees(
         part = f"fitted on {len(rows):,} of {len(train):,} training rows"
         return known if len(rows) == len(train) else {**known, NOTE: part}
 
-    weights = read_class_loss(encoder.settings).class_weights
-    about = [train.key, validation.key, encoder.fitted["columns"], weights, iterations, len(rows)]
+    about = [train.key, validation.key, encoder.state(), iterations, len(rows)]
     return dict(open_json("trees", fingerprint(about, library, __version__), figures))
 
 
@@ -99,7 +97,7 @@ def _predict(
     field = train.fields["labels"]
     inputs, asked = matrix.read(feature_rows(train, rows)), feature_rows(validation, slice(None))
     targets = np.asarray(train.values("labels")).reshape(len(train), -1)[rows]
-    by_class = read_class_loss(encoder.settings).class_weights if not field.rank else None
+    by_class = encoder.settings.loss.class_weights if not field.rank else None
     weights = np.asarray(by_class)[targets[:, 0]] if by_class is not None else None
     known: dict[str, Any] = {"max_iter": trees, "random_state": 0, "early_stopping": True}
     known["categorical_features"] = matrix.categories or None

@@ -74,7 +74,7 @@ def _within_limit(ids: Any, labels: Any, encoder: Encoder) -> Encoded | list[Enc
         return _block(ids, labels, encoder)
     assert encoder.max_length is not None
     refuse_overlong(len(ids), encoder)
-    if encoder.settings["overlong"] == "split":
+    if encoder.settings.overlong == "split":
         bounds = block_bounds(len(ids), encoder.max_length)
         return [_block(ids[a:b], labels[a:b], encoder) for a, b in bounds]
     limit = encoder.max_length

@@ -70,7 +70,7 @@ def answer(
         max_new_tokens = min(max_new_tokens, positions // 2)
         prompts = [ids[-(positions - max_new_tokens) :] for ids in prompts]
     longest = max(len(ids) for ids in prompts)
-    settings = encoder.settings.get("generate") or generation_settings(model, encoder)
+    settings = encoder.settings.generate or generation_settings(model, encoder)
     output = generate_tokens(model, prompts, settings, max_new_tokens, "left")
     got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
     asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from surefit.inputs.audio.audio_format import AUDIO_INPUT
+from surefit.inputs.audio.audio_input import AUDIO_INPUT
+from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.image.image_reading import IMAGE
 from surefit.inputs.text.text_reading import IDS, READS_TEXT, TEXT
 from surefit.targets.baselines import class_baselines, judge_classes
@@ -20,7 +21,7 @@ from surefit.targets.tabular import TABLE, columns_read
 from surefit.tasks.row_task import RowTarget, row_task
 
 CLASSES = RowTarget(
-    fit_classes,
+    lambda rows, encoder: (FittedTarget(classes=fit_classes(rows, encoder)), []),
     class_id,
     label_field,
     lambda encoder: len(encoder.classes),

@@ -157,14 +157,15 @@ def fields_of(encoder: Encoder) -> dict[str, Field]:
     return {**extras, **masks}
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The most common shape of a row in each column."""
     seen = {name: Counter[tuple[int, ...]]() for name in encoder.extras}
     for row in islice(rows, LOOKED_AT):
         for name, shapes in seen.items():
             if row[name] is not None:
                 shapes[_shape(row[name], name)] += 1
-    return {"shapes": {name: shapes.most_common(1)[0][0] for name, shapes in seen.items()}}
+    common = {name: shapes.most_common(1)[0][0] for name, shapes in seen.items()}
+    return replace(encoder, input=replace(encoder.input, shapes=common)), []
 
 
 def _shape(value: Any, column: str) -> tuple[int, ...]:
@@ -181,7 +182,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
         if row[name] is None:
             message = f"column {name!r} has no value"
             raise RowFaultError(WRONG_TYPE, message, name, fix="Fill it in, or remove the row.")
-        shape, known = _shape(row[name], name), tuple(encoder.fitted["shapes"][name])
+        shape, known = _shape(row[name], name), encoder.input.shapes[name]
         fixed = 1 if starts_in_time(spec) else 0
         if shape[fixed:] != known[fixed:]:
             message = f"column {name!r} has shape {list(shape)}; other rows have {list(known)}"

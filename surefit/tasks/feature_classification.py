@@ -22,6 +22,7 @@ from surefit.data.roles import get_role
 from surefit.findings import Finding, note
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget
 from surefit.inputs.features.feature_sequences import (
     FEATURES,
     FIELDS,
@@ -31,7 +32,6 @@ from surefit.inputs.features.feature_sequences import (
 )
 from surefit.targets.class_loss import class_loss, class_probabilities
 from surefit.targets.classes import (
-    ALL_PROBABILITIES,
     UNSUITABLE_LABEL,
     by_name,
     class_list,
@@ -49,10 +49,6 @@ from surefit.tasks.row_task import row_task
 if TYPE_CHECKING:
     import torch
 
-SETTING = "features.labels"
-"""The setting of an Encoder with what the user says about lists of labels: `step` or `row`."""
-FITTED = "step_classes"
-"""What is fitted where each time step has a class."""
 LOOKED_AT = 64
 """Training rows that decide what a list of labels is."""
 NEARLY = 0.2
@@ -72,14 +68,14 @@ def accepts_labels(kind: Any, named: bool) -> bool:
 
 def is_per_step(encoder: Encoder) -> bool:
     """Whether each time step has a class."""
-    return bool(encoder.fitted.get(FITTED))
+    return encoder.target.classes is not None and encoder.target.classes.by_step
 
 
 def choose_labels(
     first: Sequence[Mapping[str, Any]], encoder: Encoder
 ) -> tuple[bool, list[Finding]]:
     """Whether the labels are of steps, as the first rows decide it, and a note about it."""
-    asked = encoder.settings.get(SETTING)
+    asked = encoder.settings.step_labels
     decided, why = asked == "step", ""
     if asked is None and not are_vectors(encoder):
         decided, why = _decide([each for row in first for each in _sizes(row, encoder)])
@@ -92,7 +88,7 @@ def _sizes(row: Mapping[str, Any], encoder: Encoder) -> Iterator[tuple[tuple[int
     labels, steps = row.get("label"), None
     found = class_list(labels)
     try:
-        steps = as_steps(row["features"], encoder.settings)
+        steps = as_steps(row["features"], encoder)
     except RowFaultError:  # reported when the row is encoded
         return
     if found is not None and steps is not None and steps.ndim == 2:
@@ -140,7 +136,7 @@ def _repeats(labels: Sequence[Any]) -> bool:
     return len({*names}) < len(names) and not {*names} <= {"0", "1", "0.0", "1.0"}
 
 
-def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLabels:
     """The classes of the training rows' steps, sorted, with how many steps each has."""
     counts: Counter[Any] = Counter()
     for row in rows:
@@ -156,8 +152,8 @@ def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dic
             "count as not labelled.",
             column=column,
         )
-    names = sorted(counts, key=lambda name: (isinstance(name, str), name))
-    return {"classes": names, "class_counts": [counts[name] for name in names], FITTED: True}
+    names = tuple(sorted(counts, key=lambda name: (isinstance(name, str), name)))
+    return ClassLabels(names, tuple(counts[name] for name in names), by_step=True)
 
 
 def _is_ignored(label: Any) -> bool:
@@ -240,11 +236,11 @@ def step_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]
 def decode_steps(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The most likely class of each step and its probability; None where a step is not read.
 
-    With the setting `probabilities`, those of all classes for each step.
+    With the setting `all_probabilities`, those of all classes for each step.
     """
     classes = encoder.classes
     chances = outputs.logits[..., : len(classes)].float().softmax(-1)
-    every = encoder.settings.get(ALL_PROBABILITIES) is not None
+    every = encoder.settings.all_probabilities
     answers = []
     rows = zip(chances, batch["attention_mask"].tolist(), batch["num_steps"].tolist(), strict=True)
     for scores, mask, num_steps in rows:
@@ -262,7 +258,7 @@ def decode_steps(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str,
     return answers
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[FittedTarget, list[Finding]]:
     """The classes, of rows or of time steps."""
     source = iter(rows)
     first = list(islice(source, LOOKED_AT))
@@ -281,7 +277,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
     except RowFaultError as fault:
         fault.place = place if fault.place is None else fault.place
         raise
-    return {**classes, "findings": found}
+    return FittedTarget(classes=classes), found
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Any:

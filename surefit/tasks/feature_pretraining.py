@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,13 @@ from surefit.data.table import Table
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import planned_axes, read_layout
-from surefit.inputs.features.feature_sequences import FIELDS, Reader, read_steps
+from surefit.inputs.features.feature_layout import FeatureLayout, planned_axes
+from surefit.inputs.features.feature_sequences import (
+    FIELDS,
+    Reader,
+    feature_statistics,
+    read_steps,
+)
 from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ MASKING_INFERRED = rule(
 
 
 def check_inferred(
-    table: Table, roles: Mapping[str, str], layout: Mapping[str, Any] | None
+    table: Table, roles: Mapping[str, str], layout: FeatureLayout | None
 ) -> list[Finding]:
     """Warn where nobody asked for masking; refuse it for rows of one time step.
 
@@ -51,7 +57,7 @@ def check_inferred(
     """
     column, file = roles["features"], table.sources[0].file
     shape = row_shape(table, column)
-    steps, _ = planned_axes(shape, read_layout(dict(layout or {})))
+    steps, _ = planned_axes(shape, layout or FeatureLayout())
     if steps.most > 1 and (layout is not None or len(shape.axes) > 1):
         message = (
             f"The task is not named, and no column is a label: time steps of column {column!r} are "
@@ -75,12 +81,13 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     return is_float or array_rank(kind) == 2
 
 
-def fit(rows: Any, encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Any, encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The width, length and spread of the features, and whether they are distributions."""
     reader = Reader(encoder)
     for _ in reader.watch(rows):
         pass
-    return reader.fitted()
+    read, found = reader.fitted()
+    return replace(encoder, input=read), found
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -97,7 +104,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if not len(visible):
         raise SkipRowError(DropReason.MASKED)
     steps = np.ascontiguousarray(steps, np.float32)
-    chosen = choose_steps(visible, encoder.settings["seed"], steps)
+    chosen = choose_steps(visible, encoder.settings.seed, steps)
     masked = np.zeros(len(steps), np.int64)
     masked[chosen] = 1
     return encoded(
@@ -106,7 +113,7 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             "attention_mask": mask,
             "masked_steps": masked,
             "labels": steps[chosen],
-            "distribution": int(encoder.fitted["distributions"]),
+            "distribution": int(feature_statistics(encoder).distributions),
         },
         truncated=truncated,
     )
@@ -165,7 +172,7 @@ ACCURACY = Metric(_hits, lambda sums: float(sums["hits"]) / float(sums["count"])
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The masked steps of each row, and what the model puts in their place."""
     logits = outputs.logits.float()
-    if encoder.fitted["distributions"]:
+    if feature_statistics(encoder).distributions:
         logits = logits.softmax(-1)
     places = [row.nonzero()[:, 0] for row in batch["masked_steps"]]
     return [
@@ -193,5 +200,5 @@ SPEC = TaskSpec(
     loss=loss,
     metrics={"accuracy": ACCURACY},
     decode=decode,
-    head=Head(size=lambda encoder: encoder.fitted["width"], body="steps"),
+    head=Head(size=lambda encoder: encoder.input.width or 0, body="steps"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,18 @@ from surefit.data.table import Table
 from surefit.findings import Finding, note
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, SkipRowError, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.image.image_reading import PIXELS, ImageReader, holds_images, read_pixels
+from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses
+from surefit.inputs.image.image_reading import (
+    PIXELS,
+    ImageReader,
+    holds_images,
+    pixel_format,
+    read_pixels,
+)
 from surefit.inputs.image.mask_files import IGNORED, NOT_A_MASK, check_sizes, image_size, read_mask
-from surefit.inputs.image.pixel_format import read_format
 from surefit.inputs.store import Store
-from surefit.targets.class_loss import PLAIN, read_class_loss
-from surefit.targets.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name
+from surefit.targets.class_loss import loss_of_shares
+from surefit.targets.classes import UNSUITABLE_LABEL, by_name
 from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
 
 if TYPE_CHECKING:
@@ -42,7 +49,7 @@ class MaskSample:
         self.masks = 0
         self.single: Counter[int] = Counter()
 
-    def fit(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def fit(self, rows: Iterable[Mapping[str, Any]]) -> tuple[FittedTarget, list[Finding]]:
         """What the masks of these rows have; those that cannot be read are left to the encoding."""
         for row in rows:
             if row.get("label") is not None:
@@ -58,7 +65,7 @@ class MaskSample:
         if len(named) <= 1:
             self.single[named[0] if named and len(numbers) == 1 else -1] += 1
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> tuple[FittedTarget, list[Finding]]:
         """The classes, sorted, how many pixels each has, and whether 255 is ignored."""
         binary = {*self.counts} == {0, IGNORED}
         names = sorted(n for n in self.counts if n != IGNORED or binary)
@@ -79,13 +86,9 @@ class MaskSample:
                 "interpolation, rather than classes.",
                 column=self.column,
             )
-        counts = [self.counts[name] for name in names]
-        return {
-            "classes": names,
-            "pixel_counts": counts,
-            "ignored": None if binary else IGNORED,
-            "findings": [*self._findings(binary)],
-        }
+        counts = tuple(self.counts[name] for name in names)
+        masks = MaskClasses(counts, None if binary else IGNORED)
+        return FittedTarget(ClassLabels(tuple(names)), masks), [*self._findings(binary)]
 
     def _findings(self, binary: bool) -> Iterator[Finding]:
         if binary:
@@ -99,12 +102,18 @@ class MaskSample:
             yield note(message, column=self.column)
 
 
+def mask_classes(encoder: Encoder) -> MaskClasses:
+    """What was fitted on the masks."""
+    assert encoder.target.masks is not None
+    return encoder.target.masks
+
+
 def class_places(mask: Any, encoder: Encoder) -> Any:
     """Class numbers as output numbers, -100 where ignored; None if a class is unknown."""
     names = np.asarray(encoder.classes, np.int32)
     places = np.searchsorted(names, mask).clip(max=len(names) - 1)
     known = names[places] == mask
-    ignored = mask == encoder.fitted["ignored"]
+    ignored = mask == mask_classes(encoder).ignored
     if not (known | ignored).all():
         return None
     return np.where(known & ~ignored, places, -100).astype(np.int16)
@@ -188,7 +197,7 @@ def pixel_baselines(
     """The most frequent class everywhere."""
     import torch
 
-    known = np.asarray(encoder.fitted["pixel_counts"], np.float64)
+    known = np.asarray(mask_classes(encoder).pixel_counts, np.float64)
     judged = np.zeros(len(known), np.int64)
     for row in range(len(validation)):
         labels = validation.value("labels", row)
@@ -198,11 +207,11 @@ def pixel_baselines(
     confusion = torch.zeros(len(known), len(known), dtype=torch.long)
     confusion[:, int(known.argmax())] = torch.from_numpy(judged)
     iou, dice = (float(each.nanmean()) for each in overlaps(confusion))
-    options = read_class_loss(encoder.settings)
+    options = encoder.settings.loss
     shares = known / known.sum()
     loss = float(-(judged * np.log(np.maximum(shares, 1e-12))).sum() / judged.sum())
     if options != PLAIN:
-        loss = options.of_shares(known, judged)
+        loss = loss_of_shares(options, known, judged)
     accuracy = float(judged[int(known.argmax())] / judged.sum())
     return {"majority class": {"loss": loss, "iou": iou, "dice": dice, "accuracy": accuracy}}
 
@@ -230,19 +239,19 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
     return is_mask and holds_images(table, roles)
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The classes of the masks; and how images are read."""
     reader, masks = ImageReader(encoder), MaskSample(encoder.roles["label"])
-    labels = masks.fit(reader.watch(rows))
-    read = reader.fitted()
-    return {**labels, **read, "findings": [*labels["findings"], *read["findings"]]}
+    learned, found = masks.fit(reader.watch(rows))
+    read, notes = reader.fitted()
+    return replace(encoder, target=learned, input=read), [*found, *notes]
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The pixel values, the size of the image in its file, and the class of each pixel."""
     if is_empty(row["image"]):
         raise SkipRowError(DropReason.EMPTY)
-    pixels, form = read_pixels(row, encoder), read_format(encoder.fitted["pixels"])
+    pixels, form = read_pixels(row, encoder), pixel_format(encoder)
     if "label" not in row:
         size = image_size(row["image"], form.place)
         return encoded({"pixel_values": pixels, "image_size": np.array(size)})
@@ -266,14 +275,14 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     names = names.astype(np.uint8 if names.max() <= 255 else np.uint16)
     scores = outputs.logits[:, : len(names)].float()
     scores = pixel_scores(scores, batch["pixel_values"].shape[-2:])
-    form = read_format(encoder.fitted["pixels"])
+    form = pixel_format(encoder)
     found = []
     for row, size in zip(scores, batch["image_size"].tolist(), strict=True):
         whole = row if form.edge is not None else pixel_scores(row[None], tuple(size))[0]
         places = whole.argmax(0).cpu().numpy()
         shares = np.bincount(places.ravel(), minlength=len(names)) / places.size
         made = {"prediction": names[places], "shares": by_name(shares.tolist(), encoder.classes)}
-        if encoder.settings.get(ALL_PROBABILITIES) is not None:
+        if encoder.settings.all_probabilities:
             chances = softmax(whole, 0).mean((1, 2)).tolist()
             made["probabilities"] = by_name(chances, encoder.classes)
         found.append(made)

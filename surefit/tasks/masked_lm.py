@@ -7,14 +7,16 @@ a random token, 10 % stay. How many they are does not change, so the divisor of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.findings import rule
+from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
 from surefit.inputs.text.text_reading import read_ids, read_text
 from surefit.targets.metrics.token_metrics import learned_tokens, same_token
 from surefit.targets.task_spec import Batch, Head, TaskSpec
@@ -33,17 +35,21 @@ CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 WRITTEN = "[MASK]"
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The tokens that masking needs to know, from the tokenizer alone."""
     tokenizer = encoder.tokenizer
     if tokenizer is None or tokenizer.mask_token_id is None:
         found = "no tokenizer is known" if tokenizer is None else "the tokenizer has none"
         raise NO_MASK_TOKEN.error(f"masked-lm hides tokens behind a mask token, and {found}.")
-    return {
-        "mask": int(tokenizer.mask_token_id),
-        "special": sorted(int(token) for token in tokenizer.all_special_ids),
-        "num_tokens": len(tokenizer),
-    }
+    special = tuple(sorted(int(token) for token in tokenizer.all_special_ids))
+    tokens = MaskingTokens(int(tokenizer.mask_token_id), special, len(tokenizer))
+    return replace(encoder, target=FittedTarget(masking=tokens)), []
+
+
+def masking_tokens(encoder: Encoder) -> MaskingTokens:
+    """The tokens that masking needs to know, once they are fitted."""
+    assert encoder.target.masking is not None
+    return encoder.target.masking
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
@@ -72,7 +78,7 @@ def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
             ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
         ids = ids[:limit]
     ids = np.asarray(ids)
-    labels = np.where(np.isin(ids, encoder.fitted["special"]), IGNORE_INDEX, ids)
+    labels = np.where(np.isin(ids, masking_tokens(encoder).special), IGNORE_INDEX, ids)
     return Encoded({"input_ids": ids, "labels": labels}, truncated=length - len(ids))
 
 
@@ -91,17 +97,18 @@ def hide(
     chosen = random.choice(candidates, count_targets(row), replace=False)
     labels[chosen] = ids[chosen]
     draw = random.random(len(chosen))
-    ids[chosen[draw < MASKED]] = encoder.fitted["mask"]
+    tokens = masking_tokens(encoder)
+    ids[chosen[draw < MASKED]] = tokens.mask
     swapped = chosen[(draw >= MASKED) & (draw < MASKED + RANDOM)]
-    others = random.integers(0, encoder.fitted["num_tokens"], len(swapped))
-    ordinary = ~np.isin(others, encoder.fitted["special"])
+    others = random.integers(0, tokens.num_tokens, len(swapped))
+    ordinary = ~np.isin(others, tokens.special)
     ids[swapped[ordinary]] = others[ordinary]
     return {**row, "input_ids": ids, "labels": labels}
 
 
 def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The text with the most likely token in place of each mask token."""
-    tokenizer, mask = encoder.tokenizer, encoder.fitted["mask"]
+    tokenizer, mask = encoder.tokenizer, masking_tokens(encoder).mask
     ids, best = batch["input_ids"], outputs.logits.argmax(-1)
     filled = ids.where(ids != mask, best)
     answers = []

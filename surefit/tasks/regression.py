@@ -14,9 +14,11 @@ from surefit.data.cell_files import AUDIO, IMAGES, FileKind
 from surefit.data.column_types import list_axes
 from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
-from surefit.inputs.audio.audio_format import AUDIO_INPUT
+from surefit.findings import Finding
+from surefit.inputs.audio.audio_input import AUDIO_INPUT
 from surefit.inputs.encoded_row import DropReason, SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.features.feature_sequences import FEATURES
 from surefit.inputs.image.image_reading import IMAGE
 from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, READS_TEXT, TEXT
@@ -26,6 +28,7 @@ from surefit.targets.number_targets import (
     TargetSpread,
     name_targets,
     num_targets,
+    number_scales,
     predicted_numbers,
     scale_targets,
     target_field,
@@ -52,12 +55,12 @@ FILE_ROLES = (_names_files(IMAGES), _names_files(AUDIO))
 """Roles of a task that also reads tables, of which the path of a file may be one column."""
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[FittedTarget, list[Finding]]:
     """Mean and scale of the targets."""
     targets = TargetSpread(encoder.roles["label"])
     for row in rows:
         targets.add(row)
-    return targets.fitted()
+    return FittedTarget(numbers=targets.fitted()), []
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Any:
@@ -98,24 +101,30 @@ def _in_units(outputs: Any, batch: Batch, encoder: Encoder) -> tuple[torch.Tenso
     """Predictions and targets in the units of the data: (B,) each, or (B, K)."""
     labels = to_float64(batch["labels"])
     made = to_float64(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
-    mean, scale = (labels.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
+    scales = number_scales(encoder)
+    mean, scale = labels.new_tensor(scales.mean), labels.new_tensor(scales.scale)
     return made * scale + mean, labels * scale + mean
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """The numbers for each row, in the units of the data."""
     values = to_float64(predicted_numbers(outputs, num_targets(encoder)))
-    mean, scale = (values.new_tensor(encoder.fitted[name]) for name in ("mean", "scale"))
+    scales = number_scales(encoder)
+    mean, scale = values.new_tensor(scales.mean), values.new_tensor(scales.scale)
     return [{"prediction": name_targets(row, encoder)} for row in (values * scale + mean).tolist()]
 
 
 def _settings(encoder: Encoder) -> dict[str, Any]:
-    fitted, names = encoder.fitted, encoder.fitted.get("targets", ())
-    settings = {"target_mean": fitted["mean"], "target_scale": fitted["scale"]}
-    if names:
-        settings["id2label"] = dict(enumerate(names))
-        settings["label2id"] = {name: place for place, name in enumerate(names)}
-    return {"problem_type": "regression", **settings}
+    scales, kind = number_scales(encoder), {"problem_type": "regression"}
+    if not scales.names:
+        return {**kind, "target_mean": scales.mean[0], "target_scale": scales.scale[0]}
+    return {
+        **kind,
+        "target_mean": list(scales.mean),
+        "target_scale": list(scales.scale),
+        "id2label": dict(enumerate(scales.names)),
+        "label2id": {name: place for place, name in enumerate(scales.names)},
+    }
 
 
 NUMBERS = RowTarget(

@@ -13,14 +13,15 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.cell_files import FILE_ROLES, is_empty
 from surefit.data.table import Table
+from surefit.findings import Finding
 from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.row_input import Roles, Row, RowInput
 from surefit.targets.class_loss import ClassScores
 from surefit.targets.task_spec import (
     Batch,
     Body,
-    Fit,
     Head,
     JudgeRows,
     Loss,
@@ -36,7 +37,7 @@ from surefit.targets.task_spec import (
 class RowTarget:
     """What is learned for each row: how labels are fitted and encoded, the output, the loss."""
 
-    fit: Fit
+    fit: Callable[[Iterable[Row], Encoder], tuple[FittedTarget, list[Finding]]]
     encode: Callable[[Row, Encoder], Any]
     """The `labels` of a row."""
     field: Callable[[Encoder], Field]
@@ -64,13 +65,15 @@ def row_task(name: str, inputs: tuple[RowInput, ...], target: RowTarget, **more:
     def input_of(roles: Roles) -> RowInput:
         return next((each for each in inputs if each.role in roles), inputs[-1])
 
-    def fit(rows: Iterable[Row], encoder: Encoder) -> dict[str, Any]:
+    def fit(rows: Iterable[Row], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
         make_reader = input_of(encoder.roles).reader
-        reader = make_reader(encoder) if make_reader is not None else None
-        learned = target.fit(reader.watch(rows) if reader is not None else rows, encoder)
-        read = reader.fitted() if reader is not None else {}
-        found = [*learned.get("findings", ()), *read.get("findings", ())]
-        return {**learned, **read, "findings": found}
+        if make_reader is None:
+            learned, found = target.fit(rows, encoder)
+            return replace(encoder, target=learned), found
+        reader = make_reader(encoder)
+        learned, found = target.fit(reader.watch(rows), encoder)
+        read, notes = reader.fitted()
+        return replace(encoder, target=learned, input=read), [*found, *notes]
 
     def encode(row: Row, encoder: Encoder) -> Encoding:
         given = input_of(encoder.roles)

@@ -67,7 +67,7 @@ def _read(row: Mapping[str, Any], roles: Sequence[str], encoder: Encoder) -> str
 
 def start_token(encoder: Encoder) -> int:
     """What the decoder begins with: the model's own token, else the one that pads."""
-    known = encoder.settings.get("decoder_start")
+    known = encoder.settings.tokens.decoder_start
     return int(known) if known is not None else pad_token_id(encoder.tokenizer)
 
 
@@ -103,7 +103,7 @@ def write(
 ) -> list[Sample]:
     """Generate from each row's source, stopping at eos."""
     tokenizer, sources = encoder.tokenizer, [np.asarray(row["input_ids"]) for row in rows]
-    settings = encoder.settings.get("generate") or generation_settings(model, encoder)
+    settings = encoder.settings.generate or generation_settings(model, encoder)
     output = generate_tokens(model, sources, settings, max_new_tokens)
     samples = []
     for row, made in zip(rows, output[:, 1:], strict=True):

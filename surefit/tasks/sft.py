@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -144,7 +145,7 @@ def _encoded(
     ids = np.array(tokens.ids, np.int64)
     labels = np.full_like(ids, IGNORE_INDEX)
     if not encoder.predicting:
-        everything = encoder.settings["loss_on"] == "all"
+        everything = encoder.settings.loss_on == "all"
         learned = [s for s, w in zip(tokens.answers, tokens.weights, strict=True) if w]
         for start, stop in [(0, len(ids))] if everything else learned:
             labels[start:stop] = ids[start:stop]
@@ -218,19 +219,19 @@ def _faults(
         yield RowFaultError(NOTE, f"{what} left out behind the last answer", column)
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Mapping[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
     if encoder.tokenizer is None or "input_ids" in encoder.roles:
-        return {}
-    asked = encoder.settings.get("template")
+        return encoder, []
+    asked = encoder.settings.template
 
     def readable() -> Iterator[Dialogue]:
         for row in islice(rows, SAMPLED_ROWS):
             with suppress(SkipRowError):  # which is counted when the row is encoded
                 yield read_row(row, encoder)
 
-    state, findings = fit_template(asked, encoder.tokenizer, readable())
-    return {"template": state, "findings": findings}
+    state, found = fit_template(asked, encoder.tokenizer, readable())
+    return replace(encoder, input=replace(encoder.input, template=state)), found
 
 
 def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:

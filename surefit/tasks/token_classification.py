@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
+from surefit.findings import Finding
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -19,6 +21,7 @@ from surefit.inputs.encoded_row import (
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget
 from surefit.inputs.text.text_reading import (
     ALONGSIDE,
     TOKENS,
@@ -29,7 +32,7 @@ from surefit.inputs.text.text_reading import (
 from surefit.inputs.text.tokenizer import read_words_as_text
 from surefit.targets.baselines import tag_baselines
 from surefit.targets.class_loss import class_loss, class_probabilities
-from surefit.targets.classes import ALL_PROBABILITIES, UNSUITABLE_LABEL, by_name, class_name
+from surefit.targets.classes import UNSUITABLE_LABEL, by_name, class_name
 from surefit.targets.metrics.class_metrics import usual_metrics
 from surefit.targets.metrics.token_metrics import (
     OUTSIDE,
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
 NO_WORD = -1
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
+def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The tags of the training rows, sorted, the one for no entity first."""
     found = {tag for row in rows if row["tags"] is not None for tag in _tags(row["tags"])}
     found -= {IGNORE_INDEX} if "input_ids" in encoder.roles else set()
@@ -59,7 +62,7 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> dict[str, Any]:
             column=column,
         )
     names = sorted(found, key=lambda tag: (tag not in OUTSIDE, isinstance(tag, str), tag))
-    return {"classes": names}
+    return replace(encoder, target=FittedTarget(ClassLabels(tuple(names)))), []
 
 
 def _tags(values: Any) -> list[Any]:
@@ -163,11 +166,11 @@ ENTITY_F1 = Metric(_entity_sums, entity_f1_of, uses_encoder=True)
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """A tag per word (None for a word beyond the limit), and the entities as spans of words.
 
-    With the setting `probabilities`, those of all tags for each word.
+    With the setting `all_probabilities`, those of all tags for each word.
     """
     best = outputs.logits.argmax(-1).tolist()
     chances = None
-    if encoder.settings.get(ALL_PROBABILITIES) is not None:
+    if encoder.settings.all_probabilities:
         chances = full_precision(outputs.logits).softmax(-1)
     classes, entity_tag = encoder.classes, entity_tags(encoder.classes)
     answers = []

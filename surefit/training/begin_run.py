@@ -52,7 +52,7 @@ def resolve_config(plan: Plan, folder: Path) -> RunConfig:
     assert plan.task is not None
     assert plan.job is not None
     config = plan.config
-    overlong = plan.job.pipeline.encoder.settings["overlong"]
+    overlong = plan.job.pipeline.encoder.settings.overlong
     known: dict[str, Any] = {
         "lr": plan.model.lr,
         "task": config.task or plan.task.name,

@@ -16,6 +16,7 @@ import torch
 from seqeval.metrics.sequence_labeling import get_entities as entities_of
 
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget, NumberScales
 from surefit.pipeline.evaluation import _add, as_metric
 from surefit.targets.metrics.token_metrics import (
     entity_tags,
@@ -37,10 +38,10 @@ from surefit.tasks.token_classification import ENTITY_F1
 
 
 def measure(
-    metric: Any, logits: torch.Tensor, labels: torch.Tensor, size: int = 7, **encoder: Any
+    metric: Any, logits: torch.Tensor, labels: torch.Tensor, size: int = 7, **target: Any
 ) -> Any:
     """The figure of a metric whose sums are added up over batches of `size` rows."""
-    named = as_metric(metric, Encoder("audit", {}, fitted=encoder))
+    named = as_metric(metric, Encoder("audit", {}, target=FittedTarget(**target)))
     totals: dict[str, Any] = {}
     for start in range(0, len(labels), size):
         part = slice(start, start + size)
@@ -126,10 +127,10 @@ def test_regression(seed: int) -> None:
         true[:] = true[0]
     labels = torch.from_numpy((true - mean) / scale).float()
     made = labels + torch.from_numpy(generator.normal(size=rows)).float() * (seed % 3)
-    fitted = {"mean": mean, "scale": scale}
+    numbers = NumberScales((mean,), (scale,))
     values, truth = made.double() * scale + mean, labels.double() * scale + mean
     found = {
-        name: measure(metric, made[:, None], labels, **fitted)
+        name: measure(metric, made[:, None], labels, numbers=numbers)
         for name, metric in regression.SPEC.metrics.items()
     }
     assert set(found) == {"mae", "rmse", "r2"}
@@ -203,7 +204,7 @@ def test_token_classification_on_padded_batches(seed: int) -> None:
         logits[place, at] += 50 * torch.eye(len(names))[[names.index(tag) for tag in made]]
     trues, mades = [true for true, _ in rows], [made for _, made in rows]
     found = {
-        name: measure(metric, logits, labels, classes=names)
+        name: measure(metric, logits, labels, classes=ClassLabels((*names,)))
         for name, metric in token_classification.SPEC.metrics.items()
     }
     flat = [[tag for row in side for tag in row] for side in (trues, mades)]

@@ -19,6 +19,7 @@ from surefit.data.open_data import open_table
 from surefit.data.table import Table
 from surefit.data.written_values import ORDERS, find_missing, read_date
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import Settings
 
 MARKERS = ("NA", "N/A", "#N/A", "?", "nan", "null", "-", "")
 COLUMNS = ("size", "day", "colour", "label")
@@ -68,7 +69,7 @@ def _as_frame(folder: Path) -> Any:
 def _read(table: Table, roles: dict[str, str], **reading: Any) -> list[dict[str, Any]]:
     whole = "answer" not in roles and "text" not in roles
     settings, _ = find_missing(table, roles, whole, Reading(**reading))
-    encoder = Encoder("regression", roles, settings=settings, whole_rows=whole)
+    encoder = Encoder("regression", roles, settings=Settings(**settings), whole_rows=whole)
     return [encoder.read(row) for row in table.rows()]
 
 
@@ -158,6 +159,6 @@ def test_column_decides_the_order(form: str, order: str) -> None:
     days = [(n % 12 + 1, n % 28 + 1) for n in range(60)]
     rows: list[dict[str, Any]] = [{"when": form.format(m=m, d=d), "y": float(m)} for m, d in days]
     plan = surefit.check(data=rows, model="tiny:mlp", task="regression", columns={"label": "y"})
-    parts = plan.job.pipeline.encoder.fitted["columns"]
-    months = [part for part in parts if part["part"] == "month" and part["kind"] == "category"]
-    assert [(part["order"], part["values"]) for part in months] == [(order, list(range(1, 13)))]
+    parts = plan.job.pipeline.encoder.input.columns
+    months = [part for part in parts if part.part == "month" and part.kind == "category"]
+    assert [(part.order, part.values) for part in months] == [(order, (*range(1, 13),))]

@@ -163,7 +163,7 @@ def test_column_of_groups_is_no_input(tmp_path: Path) -> None:
         data=rows, model="tiny:mlp", task="tabular-classification", split={"by": "patient"}
     )
     assert plan.ok
-    read = {part["column"] for part in plan.job.pipeline.encoder.fitted["columns"]}
+    read = {part.column for part in plan.job.pipeline.encoder.input.columns}
     assert read == {"size"}
     assert plan.columns == {"size": "features", "patient": "split.by", "label": "label"}
 

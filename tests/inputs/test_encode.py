@@ -23,6 +23,7 @@ from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.table import CHUNK_ROWS, Table
 from surefit.errors import FindingError
 from surefit.inputs import encode_table
+from surefit.inputs.audio.audio_format import AudioFormat
 from surefit.inputs.casting import cast_columns, count_labelled, row_length
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import (
@@ -34,6 +35,17 @@ from surefit.inputs.encoded_row import (
     encoded,
 )
 from surefit.inputs.encoder import Encoder, load_encoder
+from surefit.inputs.encoder_state import (
+    ClassLabels,
+    ClassLoss,
+    FittedInput,
+    FittedTarget,
+    Settings,
+    TablePart,
+    TemplateState,
+)
+from surefit.inputs.features.feature_layout import FeatureLayout
+from surefit.inputs.image.pixel_format import PixelFormat
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store, new_store
 from surefit.progress import silent
@@ -212,8 +224,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "other rows": {"rows": np.array([1])},
     "another order": {"rows": np.array([1, 0])},
     "another limit": {"encoder": replace(ENCODER, max_length=7)},
-    "another setting": {"encoder": replace(ENCODER, settings={"overlong": "drop"})},
-    "other classes": {"encoder": replace(ENCODER, fitted={"classes": [1]})},
+    "another setting": {"encoder": ENCODER.with_settings(overlong="drop")},
+    "other classes": {"encoder": replace(ENCODER, target=FittedTarget(ClassLabels((1,))))},
     "another pad value": {"fields": {**FIELDS, "input_ids": Field(("time",), "int64", 9)}},
     "other code": {"encode": lambda row, encoder: encode(row, encoder)},
     "another count of targets": {"count_targets": lambda columns: 1},
@@ -241,8 +253,16 @@ def test_encoder_comes_back_from_its_file(tmp_path: Path) -> None:
         "text-classification",
         {"text": "body", "label": "stars"},
         max_length=12,
-        settings={"overlong": "drop"},
-        fitted={"classes": [1, "two"]},
+        settings=Settings("drop", missing={"body": ("na",)}, loss=ClassLoss((1.0, 2.0))),
+        input=FittedInput(
+            pixels=PixelFormat(4, 5, (0.5,), (1.0,)),
+            audio=AudioFormat(8000, 1.0, axes=("time", "mel"), extractor={"rate": 8000}),
+            layout=FeatureLayout(drop=(0,)),
+            columns=(TablePart("a", "category", values=(1, 2.5, "x", True, None)),),
+            template=TemplateState("plain", "{{ x }}", None),
+            shapes={"x": (2, 3)},
+        ),
+        target=FittedTarget(ClassLabels((1, "two"), (3, 4))),
         extras={"age": Field((), "int64")},
     )
     encoder.save(tmp_path)

@@ -24,7 +24,7 @@ from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.image.image_files import decode, image_content
 from surefit.inputs.image.image_planes import AS_THEY_ARE, read_planes
 from surefit.inputs.image.image_reading import PixelSample
-from surefit.inputs.image.pixel_format import PixelFormat, from_processor, read_format
+from surefit.inputs.image.pixel_format import ImageHints, PixelFormat, from_processor
 
 PICTURE = draw("disc", 3, 24, 20)
 GREY = PICTURE[:, :, 0]
@@ -266,18 +266,18 @@ def test_sample_is_spread_over_all_rows_in_bounded_memory() -> None:
     assert 512 <= len(sample._seen) < 1024
     fitted = sample.fitted(None, {})
     values = np.arange(5000) % 256 / 255
-    assert fitted["mean"] == pytest.approx([values.mean()] * 3, abs=0.02)
-    assert fitted["std"] == pytest.approx([values.std()] * 3, abs=0.02)
-    assert (fitted["height"], fitted["width"]) == (4, 6)
-    assert sample.fitted(None, {"multiple_of": 32})["width"] == 32
-    assert sample.fitted((9, 8), {"size": [3, 3], "edge": 5})["height"] == 9
+    assert fitted.mean == pytest.approx([values.mean()] * 3, abs=0.02)
+    assert fitted.std == pytest.approx([values.std()] * 3, abs=0.02)
+    assert (fitted.height, fitted.width) == (4, 6)
+    assert sample.fitted(None, {"multiple_of": 32}).width == 32
+    assert sample.fitted((9, 8), {"size": [3, 3], "edge": 5}).height == 9
 
 
 def test_large_pictures_are_brought_to_a_moderate_size() -> None:
     sample = PixelSample()
     list(sample.watch([{"image": np.zeros((600, 800), np.uint8)}]))
     fitted = sample.fitted(None, {})
-    assert (fitted["height"], fitted["width"]) == (168, 224)
+    assert (fitted.height, fitted.width) == (168, 224)
 
 
 def test_paths_are_looked_for_beside_the_data_file_that_names_them(
@@ -366,7 +366,7 @@ def test_16_bits_and_floats_keep_their_values() -> None:
 def fitted(images: Any, model: Any, **asked: Any) -> PixelFormat:
     sample = PixelSample((1, 3, 4))
     list(sample.watch({"image": image} for image in images))
-    return read_format(sample.fitted(None, model, asked))
+    return sample.fitted(None, model, ImageHints(**asked))
 
 
 CONV1, ANY = {"channels": 1, "inputs": None}, {"channels": None, "inputs": None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tokenizer_kinds import KINDS, TEXTS, WORDS
 from transformers import AutoTokenizer
 
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import Settings
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.text.tokenizer import load_again, read_words_as_text
 from surefit.tasks import TASKS
@@ -47,9 +47,10 @@ def reader(task: str, tokenizer: Any, model_type: str | None) -> RowEncoder:
     roles = {name: name for name in rows[0]}
     reload = partial(load_again, model_type=model_type)
     adapted = spec.adapt_tokenizer(reload(tokenizer), roles, reload)
-    encoder = Encoder(spec.name, roles, adapted, LIMIT, {"overlong": "truncate"})
-    fitted = dict(spec.fit(rows, encoder)) if spec.fit is not None else {}
-    encoder = replace(encoder, fitted=fitted).without(spec.targets)
+    encoder = Encoder(spec.name, roles, adapted, LIMIT)
+    if spec.fit is not None:
+        encoder, _ = spec.fit(rows, encoder)
+    encoder = encoder.without(spec.targets)
     return RowEncoder(spec.encode, encoder, spec.fields_for(encoder), spec.count_targets, False)
 
 
@@ -122,11 +123,9 @@ def test_plain_chat_template_writes_the_same_prompt(
     spec, tokenizer = TASKS["sft"], KINDS["gpt2"]()
     if bos:
         tokenizer.add_bos_token = True
-    settings = {"overlong": "truncate", "loss_on": "answers", "template": template}
+    settings = Settings(template=template)
     encoder = Encoder("sft", {"messages": "messages"}, tokenizer, None, settings)
-    rows = [{"messages": TURNS}]
-    fitted = {k: v for k, v in spec.fit(rows, encoder).items() if k != "findings"}
-    encoder = replace(encoder, fitted=fitted)
+    encoder, _ = spec.fit([{"messages": TURNS}], encoder)
     encoder.save(tmp_path)
     encoder = encoder.without(spec.targets)
     encode = RowEncoder(spec.encode, encoder, spec.fields_for(encoder), spec.count_targets, False)

@@ -132,7 +132,7 @@ def test_a_module_is_tried_on_vectors() -> None:
 def layout(data: Any, model: Any, **options: Any) -> Any:
     plan = surefit.check(data=data, model=model, **options)
     assert plan.ok, [str(found) for found in plan.findings]
-    return plan.job.pipeline.encoder.settings["features.layout"]
+    return plan.job.pipeline.encoder.input.layout
 
 
 def codes(plan: Any) -> list[str]:
@@ -143,12 +143,12 @@ ROWS = {"x": VECTORS[:60], "y": CLASSES[:60]}
 
 
 def test_where_both_work_the_rows_decide() -> None:
-    assert layout(ROWS, mlp(2))["vector"]
+    assert layout(ROWS, mlp(2)).vector
     steps = {"x": VECTORS[:60].reshape(60, 2, 4), "y": CLASSES[:60]}
     model = nn.Sequential(nn.Flatten(), mlp(2))
-    assert not layout(steps, model)["vector"]
-    assert layout(ROWS, model)["vector"]
-    assert not layout(ROWS, model, features={"width": 4})["vector"]
+    assert not layout(steps, model).vector
+    assert layout(ROWS, model).vector
+    assert not layout(ROWS, model, features={"width": 4}).vector
 
 
 def test_values_of_vectors_are_checked_as_those_of_sequences() -> None:

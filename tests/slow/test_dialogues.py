@@ -31,7 +31,7 @@ def test_example_of_dialogues_suits_a_chat_model_and_a_tiny_one(shared: Path) ->
         assert plan.ok
         assert plan.job is not None
         assert plan.ledger is not None
-        state = plan.job.pipeline.encoder.fitted["template"]
-        assert (state["name"], state["end"]) == (template, end)
+        state = plan.job.pipeline.encoder.input.template
+        assert (state.name, state.end) == (template, end)
         assert plan.ledger.rows_learning_eos == plan.ledger.used_rows == 1024
         assert plan.ledger.trained_tokens > 80_000

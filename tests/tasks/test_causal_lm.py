@@ -15,6 +15,7 @@ import surefit
 from builders import encode_one, learn, write_jsonl
 from surefit.cli import run as command
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import Settings
 from surefit.tasks.causal_lm import block_bounds, encode
 
 CYCLE = ["red", "green", "blue", "one", "two", "three", "cat"]
@@ -133,7 +134,7 @@ class Letters:
 
 
 def blocks_of(text: str, limit: int, adds_bos: bool = False, **settings: Any) -> list[list[int]]:
-    chosen = {"overlong": "split", **settings}
+    chosen = Settings(**{"overlong": "split", **settings})
     encoder = Encoder("causal-lm", {"text": "text"}, Letters(adds_bos), limit, chosen)
     made = encode_one(encode, {"text": text}, encoder)
     return [

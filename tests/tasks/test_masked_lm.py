@@ -13,6 +13,7 @@ import pytest
 import surefit
 from builders import learn
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
 from surefit.tasks.masked_lm import count_targets, hide
 
 FOLLOWS = {"cat": "dog", "sun": "moon", "red": "blue", "one": "two", "up": "down", "yes": "no"}
@@ -35,7 +36,7 @@ def unigram_loss(rows: list[dict[str, str]]) -> float:
 
 
 def encoder() -> Encoder:
-    return Encoder("masked-lm", {}, fitted={"mask": 1, "special": [0, 1], "num_tokens": 50})
+    return Encoder("masked-lm", {}, target=FittedTarget(masking=MaskingTokens(1, (0, 1), 50)))
 
 
 @pytest.mark.parametrize("length", [1, 3, 10, 200])

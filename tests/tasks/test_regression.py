@@ -149,7 +149,7 @@ def test_texts_export_the_names_and_scales_of_the_targets() -> None:
     assert plan.task.name == "regression"
     config = plan.job.pipeline.module.config
     assert (config.problem_type, config.num_labels) == ("regression", 2)
-    assert config.target_mean == plan.job.pipeline.encoder.fitted["mean"]
+    assert config.target_mean == list(plan.job.pipeline.encoder.target.numbers.mean)
 
 
 def errors(**asked: Any) -> list[tuple[str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.several_columns import join_columns
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget, Settings
 from surefit.targets.classes import class_id, class_list, fit_classes
 from surefit.targets.label_separator import find_separator, likely_separator
 
@@ -106,9 +106,9 @@ def test_only_texts_whose_parts_recur_are_taken_apart() -> None:
 
 
 def fitted(labels: list[str], asked: str | None = None) -> Encoder:
-    encoder = Encoder("t", {"label": "label"}, settings={"label_separator": asked})
+    encoder = Encoder("t", {"label": "label"}, settings=Settings(label_separator=asked))
     found = fit_classes(({"label": label} for label in labels), encoder)
-    return Encoder("t", {"label": "label"}, fitted=found)
+    return Encoder("t", {"label": "label"}, target=FittedTarget(found))
 
 
 def test_the_separator_can_be_named_or_refused() -> None:
@@ -210,7 +210,7 @@ def test_one_column_of_labels_is_one_class_per_row(tmp_path: Path, dtype: str) -
     assert plan.job.pipeline.encoder.classes == [0, 1, 2]
 
 
-def fit(*labels: Any) -> dict[str, Any]:
+def fit(*labels: Any) -> ClassLabels:
     encoder = Encoder("text-classification", {"text": "text", "label": "label"})
     return fit_classes(({"label": label} for label in labels), encoder)
 
@@ -218,8 +218,8 @@ def fit(*labels: Any) -> dict[str, Any]:
 def test_one_hot_lists_are_one_class() -> None:
     rows = [[int(n % 3 == place) for place in range(3)] for n in range(30)]
     fitted = fit(*rows)
-    assert fitted == {"classes": [0, 1, 2], "class_counts": [10, 10, 10], "hot_size": 3}
-    encoder = replace(Encoder("t", {"label": "label"}), fitted=fitted)
+    assert fitted == ClassLabels((0, 1, 2), (10, 10, 10), hot_size=3)
+    encoder = Encoder("t", {"label": "label"}, target=FittedTarget(fitted))
     assert class_id({"label": [0, 0, 1]}, encoder) == 2
     with pytest.raises(RowFaultError, match="expected 3 values of 0 and 1"):
         class_id({"label": [0, 1]}, encoder)
@@ -228,16 +228,16 @@ def test_one_hot_lists_are_one_class() -> None:
 @pytest.mark.parametrize("kind", [int, float, bool])
 def test_lists_of_0_and_1_are_several_classes(kind: type) -> None:
     fitted = fit(*([kind(n % 2), kind(n % 3 > 0), kind(0)] for n in range(30)))
-    assert fitted["multi_label"]
-    assert fitted["classes"] == [0, 1]  # no row has the third
-    encoder = replace(Encoder("t", {"label": "label"}), fitted=fitted)
+    assert fitted.several
+    assert fitted.names == (0, 1)  # no row has the third
+    encoder = Encoder("t", {"label": "label"}, target=FittedTarget(fitted))
     assert class_id({"label": [kind(0), kind(1), kind(0)]}, encoder).tolist() == [0, 1]
     assert class_id({"label": [kind(0)] * 3}, encoder).tolist() == [0, 0]
 
 
 def test_class_numbers_0_and_1_in_lists_stay_class_numbers() -> None:
     fitted = fit(*[[0, 1], [1, 0], [2], [0]] * 5)
-    assert fitted == {"classes": [0, 1, 2], "class_counts": [15, 10, 5], "multi_label": True}
+    assert fitted == ClassLabels((0, 1, 2), (15, 10, 5), several=True)
 
 
 def test_a_list_of_another_length_is_at_fault() -> None:

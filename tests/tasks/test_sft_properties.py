@@ -15,6 +15,7 @@ from surefit.inputs.chat.template_fitting import fit_template
 from surefit.inputs.chat.template_rendering import TEMPLATES
 from surefit.inputs.encoded_row import SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput, Settings
 from surefit.tasks.sft import encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
@@ -34,12 +35,12 @@ dialogues = st.builds(
 
 
 @lru_cache
-def fitted(style: str, template: str | None) -> dict[str, Any]:
-    return {"template": fit_template(template, chat_tokenizer(style), [])[0]}
+def fitted(style: str, template: str | None) -> FittedInput:
+    return FittedInput(template=fit_template(template, chat_tokenizer(style), [])[0])
 
 
 def encoder_for(style: str, template: str | None, limit: int | None, loss_on: str) -> Encoder:
-    chosen = {"overlong": "truncate", "loss_on": loss_on}
+    chosen = Settings(loss_on=loss_on)
     roles = {"messages": "messages"}
     return Encoder("sft", roles, chat_tokenizer(style), limit, chosen, fitted(style, template))
 

@@ -15,10 +15,10 @@ from surefit.cli import run as command
 from surefit.data.open_data import open_table
 from surefit.inputs.encoded_row import SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput, TemplateState
 from surefit.tasks.choose_task import choose_task
 from surefit.tasks.sft import encode
 
-SETTINGS = {"overlong": "truncate", "loss_on": "answers"}
 TURNS = said("Hi", "Hello", "So?", "So.")
 FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "input and target": ({"input": "Hi", "target": "Hello"}, "Hi\nHello</s>"),
@@ -65,7 +65,7 @@ def test_form_of_rows(tmp_path: Path, form: str, source: str) -> None:
     task, roles = choose_task(table, None, {}, frozenset({"AutoModelForCausalLM"}))
     assert task.name == "sft"
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
-    encoder = Encoder("sft", roles, tokenizer, None, SETTINGS)
+    encoder = Encoder("sft", roles, tokenizer)
     encoded = encode_one(encode, encoder.read(table.row(0)), encoder)
     assert tokenizer.decode(encoded.columns["input_ids"]) == text
 
@@ -132,9 +132,9 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
 def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     tokenizer = chat_tokenizer("mistral", adds_bos=False)
     text = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
-    state = {"text": text, "end": "</s>", "joins_system": False}
+    state = FittedInput(template=TemplateState("own", text, "</s>"))
     roles = {"messages": "messages", "tools": "tools"}
-    encoder = Encoder("sft", roles, tokenizer, None, SETTINGS, {"template": state})
+    encoder = Encoder("sft", roles, tokenizer, input=state)
     row = {"messages": TURNS[:2], "tools": tools}
     if not fits:
         with pytest.raises(SkipRowError, match="bad_messages"):
@@ -191,7 +191,7 @@ def test_chat_model_is_trained_evaluated_and_asked_by_its_template(
         assert answer["prompt"].endswith(f"{given['messages'][2]['content']}\nmodel")
     assert command(["predict", "run", "--text", "And 7?"]) == 0
     state = json.loads((tmp_path / "run/model/encoder.json").read_text())
-    assert state["fitted"]["template"]["end"] == "<end_of_turn>"
+    assert state["input"]["template"]["end"] == "<end_of_turn>"
     assert surefit.evaluate("run")["exact_match"] == 1.0
 
 

@@ -15,8 +15,10 @@ import surefit
 from builders import write_jsonl
 from surefit.cli import run as command
 from surefit.errors import FindingError
+from surefit.findings import Finding
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput
 from surefit.targets.tabular import Gathered, encode_columns
 
 
@@ -31,7 +33,7 @@ def rule_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
     return rows
 
 
-def fit(rows: list[dict[str, Any]], label: str = "y") -> dict[str, Any]:
+def gather(rows: list[dict[str, Any]], label: str = "y") -> tuple[FittedInput, list[Finding]]:
     """What is fitted on rows whose target is `label`, with findings."""
     encoder = Encoder("regression", {"label": label}, whole_rows=True)
     gathered = Gathered(encoder)
@@ -40,8 +42,12 @@ def fit(rows: list[dict[str, Any]], label: str = "y") -> dict[str, Any]:
     return gathered.fitted()
 
 
-def vector(fitted: dict[str, Any], **cells: Any) -> list[float]:
-    encoder = Encoder("regression", {}, whole_rows=True, fitted=fitted)
+def fit(rows: list[dict[str, Any]]) -> FittedInput:
+    return gather(rows)[0]
+
+
+def vector(fitted: FittedInput, **cells: Any) -> list[float]:
+    encoder = Encoder("regression", {}, whole_rows=True, input=fitted)
     made: Any = encode_columns(cells, encoder, {}).finish([])
     return [round(value, 4) for value in made.columns["features"].tolist()]
 
@@ -90,7 +96,7 @@ def test_blanks_and_unknown_categories_can_be_predicted_for(tmp_path: Path) -> N
 def test_numbers_are_scaled_and_blanks_flagged() -> None:
     values = [1.5, 3.5, 5.5, None]
     fitted = fit([{"a": value, "y": 0.0} for value in values])
-    assert fitted["width"] == 2
+    assert fitted.width == 2
     assert vector(fitted, a=3.5) == [0.0, 0.0]
     assert vector(fitted, a=5.5) == [1.2247, 0.0]
     assert vector(fitted, a=None) == vector(fitted, a=float("nan")) == [0.0, 1.0]
@@ -100,7 +106,8 @@ def test_numbers_are_scaled_and_blanks_flagged() -> None:
 
 def test_categories_have_a_place_each_and_one_for_unknown() -> None:
     fitted = fit([{"c": value, "y": 0.0} for value in ["b", "a", " a ", None]])
-    assert fitted["columns"][0]["values"] == ["a", "b", None]
+    assert fitted.columns is not None
+    assert fitted.columns[0].values == ("a", "b", None)
     assert vector(fitted, c="a") == [1, 0, 0, 0]
     assert vector(fitted, c="") == [0, 0, 1, 0]
     assert vector(fitted, c="z") == [0, 0, 0, 1]
@@ -108,22 +115,22 @@ def test_categories_have_a_place_each_and_one_for_unknown() -> None:
 
 def test_whole_numbers_with_few_values_are_categories_too() -> None:
     fitted = fit([{"hour": n % 4, "flag": bool(n % 2), "y": 0.0} for n in range(40)])
-    assert [(p["column"], p["kind"]) for p in fitted["columns"]] == [
+    assert [(p.column, p.kind) for p in fitted.columns or ()] == [
         ("hour", "number"),
         ("hour", "category"),
         ("flag", "number"),
     ]
-    assert fitted["width"] == 1 + 5 + 1
+    assert fitted.width == 1 + 5 + 1
 
 
 def test_dates_are_read_by_their_parts() -> None:
     days = [date(2020, 1, 1) + timedelta(days=17 * n) for n in range(40)]
     for cells in (days, [day.isoformat() for day in days]):
         fitted = fit([{"at": cell, "y": 0.0} for cell in cells])
-        read = {part["part"] for part in fitted["columns"]}
+        read = {part.part for part in fitted.columns or ()}
         assert read == {"year", "month", "day", "weekday"}  # the hour is always 0
-        assert len(vector(fitted, at=cells[0])) == fitted["width"]
-        assert len(vector(fitted, at=None)) == fitted["width"]
+        assert len(vector(fitted, at=cells[0])) == fitted.width
+        assert len(vector(fitted, at=None)) == fitted.width
         with pytest.raises(RowFaultError, match="is not a date"):
             vector(fitted, at="soon")
 
@@ -140,9 +147,8 @@ def test_columns_that_say_nothing_are_left_out_and_named() -> None:
         }
         for n in range(80)
     ]
-    fitted = fit(rows)
-    assert {part["column"] for part in fitted["columns"]} == {"a"}
-    (found,) = fitted["findings"]
+    fitted, (found,) = gather(rows)
+    assert {part.column for part in fitted.columns or ()} == {"a"}
     for name in ("'number' only numbers", "'same' has the same", "'name' is text", "'list' holds"):
         assert name in found.message
     with pytest.raises(FindingError, match="Besides the target 'y', no column can be used"):
@@ -150,7 +156,7 @@ def test_columns_that_say_nothing_are_left_out_and_named() -> None:
 
 
 def leaks(rows: list[dict[str, Any]]) -> list[str]:
-    return [f.message for f in fit(rows)["findings"] if f.code == "SF232"]
+    return [f.message for f in gather(rows)[1] if f.code == "SF232"]
 
 
 def test_columns_that_give_the_target_away() -> None:

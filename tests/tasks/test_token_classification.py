@@ -17,6 +17,7 @@ from builders import WORDS, encode_one, learn
 from surefit.cli import run as command
 from surefit.inputs.encoded_row import SkipRowError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget
 from surefit.inputs.text.tokenizer import load_again, read_words_as_text, train_tokenizer
 from surefit.tasks import token_classification
 from surefit.tasks.token_classification import encode
@@ -62,8 +63,7 @@ def encoder() -> Encoder:
         tokenizer=read_words_as_text(
             train_tokenizer(["red blue"], 260), partial(load_again, model_type=None)
         ),
-        fitted={"classes": ["O", "B-PER", "I-PER"]},
-        settings={"overlong": "truncate"},
+        target=FittedTarget(ClassLabels(("O", "B-PER", "I-PER"))),
         max_length=8,
     )
 
@@ -79,13 +79,11 @@ def test_the_first_piece_of_a_word_carries_its_tag(encoder: Encoder) -> None:
 
 
 def test_overlong_rows_follow_the_policy(encoder: Encoder) -> None:
-    from dataclasses import replace
-
     row = {"tokens": ["red"] * 30, "tags": ["O"] * 30}
     cut = encode_one(encode, row, encoder)
     assert cut.truncated
     assert len(cut.columns["input_ids"]) == 8
-    dropping = replace(encoder, settings={"overlong": "drop"})
+    dropping = encoder.with_settings(overlong="drop")
     with pytest.raises(SkipRowError, match="overlong"):
         encode(row, dropping)
 
@@ -104,7 +102,7 @@ def test_predictions_and_metrics_read_tags_the_same_way(
     names: list[str], expected: list[tuple[str, int, int]]
 ) -> None:
     encoder, tags = (
-        Encoder("token-classification", {}, fitted={"classes": names}),
+        Encoder("token-classification", {}, target=FittedTarget(ClassLabels((*names,)))),
         torch.tensor([[1, 2, 1, 0]]),
     )
     outputs = SimpleNamespace(logits=torch.eye(len(names))[tags])

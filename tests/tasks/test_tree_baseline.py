@@ -56,7 +56,7 @@ def test_figures_are_those_of_scikit_learn(tmp_path: Path) -> None:
     plan = check()
     assert plan.job is not None
     train, judged = plan.job.train, plan.job.validation
-    matrix = ColumnMatrix.of(plan.job.pipeline.encoder.fitted["columns"])
+    matrix = ColumnMatrix.of(plan.job.pipeline.encoder)
     assert matrix.categories == [2]
     x, y = (matrix.read(feature_rows(store, slice(None))) for store in (train, judged))
     assert np.isnan(x[:, 0]).sum() == 29

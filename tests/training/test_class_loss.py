@@ -16,7 +16,8 @@ import surefit
 from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import UsageError
-from surefit.targets.class_loss import ClassLoss, class_loss, read_class_loss
+from surefit.inputs.encoder_state import ClassLoss
+from surefit.targets.class_loss import class_loss, loss_divisor, loss_of_shares
 from surefit.targets.classes import class_scores
 
 WEIGHTS = {"0": 0.25, "1": 3.0}  # class 2 has 1
@@ -37,7 +38,7 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
     weight = None if weights is None else logits.new_tensor(weights)
     wanted = cross_entropy(logits, labels, weight=weight, label_smoothing=smoothing)
     assert float(total / count) == pytest.approx(float(wanted), abs=1e-12)
-    assert options.count(labels.numpy()) == pytest.approx(float(count), rel=1e-12)
+    assert loss_divisor(options, labels.numpy()) == pytest.approx(float(count), rel=1e-12)
     known = np.array([5.0, 1.0, 3.0])
     for _ in range(5):  # no other constant prediction is better on the rows it was fitted on
         other = torch.randn(3, dtype=torch.float64, generator=generator).log_softmax(-1)
@@ -47,7 +48,7 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
             weight=weight,
             label_smoothing=smoothing,
         )
-        assert options.of_shares(known, known) <= float(itself)
+        assert loss_of_shares(options, known, known) <= float(itself)
 
 
 def test_more_outputs_than_classes() -> None:
@@ -192,7 +193,7 @@ def test_several_classes_per_row_are_weighted_as_torch_does() -> None:
     pipeline, train = plan.job.pipeline, plan.job.train
     labels = train.values("labels").reshape(-1, 2)
     balance = (1 - labels).sum(0) / labels.sum(0)
-    kept = read_class_loss(pipeline.encoder.settings).class_weights
+    kept = pipeline.encoder.settings.loss.class_weights
     assert kept == pytest.approx(tuple(balance))
     batch = pipeline.batch(train, [0, 1, 2, 3, 4])
     outputs = pipeline.outputs(batch)

@@ -1,36 +1,19 @@
-"""Audio as the input of a row: a waveform, a log-mel spectrogram, or its extractor's features."""
+"""Audio as the model reads it: a waveform, a log-mel spectrogram, or an extractor's features."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.cell_files import AUDIO, is_empty, names_files
-from surefit.data.column_types import is_text
-from surefit.data.profile import Profile
-from surefit.data.several_columns import extra_roles
-from surefit.data.table import Table
 from surefit.inputs.audio.audio_files import Waveform, read_waveform
-from surefit.inputs.encoded_row import (
-    DropReason,
-    Encoding,
-    RowFaultError,
-    SkipRowError,
-    encoded,
-    refuse_overlong,
-)
-from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import Spread
-from surefit.inputs.row_input import RowInput
 
 Floats = npt.NDArray[np.float32]
 WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
@@ -156,6 +139,10 @@ class AudioFormat:
         spectrum = (log_mel(waveform, self.rate, self.mels) - self.mean) / self.std
         return arranged(spectrum.astype(np.float32), ("mel", "time"), self.axes)
 
+    def processor_config(self) -> Mapping[str, Any] | None:
+        """The settings in the format of transformers' preprocessor_config.json, if it has any."""
+        return self.extractor
+
     def positions(self, num_samples: int) -> int:
         """How many time steps of the column so many samples are."""
         return num_samples if self.mels is None else -(-num_samples // hop(self.rate))
@@ -172,11 +159,6 @@ def arranged(values: Floats, own: tuple[str, ...], wanted: tuple[str, ...]) -> F
         if axis not in own:
             ordered = np.expand_dims(ordered, place)
     return np.ascontiguousarray(ordered)
-
-
-def read_audio_format(state: Mapping[str, Any]) -> AudioFormat:
-    """An AudioFormat from the result of `asdict`."""
-    return AudioFormat(**{**state, "axes": tuple(state["axes"])})
 
 
 def extract(state: Mapping[str, Any], waveform: Waveform) -> dict[str, Floats]:
@@ -209,89 +191,3 @@ def extracted_form(state: Mapping[str, Any]) -> dict[str, Any]:
     axes = ["time" if a != b else f"{column}.{n}" for n, (a, b) in enumerate(shapes)]
     masked = "time" in axes and bool(state.get("return_attention_mask"))
     return {"column": column, "axes": axes, "masked": masked}
-
-
-SAMPLE_ROWS = 256
-"""Rows whose spectrograms give mean and standard deviation."""
-
-
-def holds_audio(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether the audio column holds audio or, if it is text, names of audio files."""
-    column = roles["audio"]
-    return not is_text(table.column_type(column)) or names_files(table, column, AUDIO)
-
-
-class AudioReader:
-    """Passes rows on; of every n-th, the log-mel spectrograms are measured on the way."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.form = read_audio_format(encoder.settings["audio"])
-        self._roles = ("audio", *extra_roles(encoder.roles))
-        self.spread = Spread()
-        self._stride = 1
-
-    def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The rows, unchanged; unreadable files are reported later, by the encoding."""
-        plain = replace(self.form, axes=("time", "mel"), fixed=False)
-        roles = self._roles if self.form.mels is not None else ()
-        for place, row in enumerate(rows):
-            for role in roles if place % self._stride == 0 else ():
-                if is_empty(row[role]):
-                    continue
-                with suppress(RowFaultError):
-                    waveform, _ = plain.waveform(row[role])
-                    self.spread.add(plain.values(waveform).reshape(-1, 1))
-                if self.spread.rows >= SAMPLE_ROWS * self._stride:
-                    self._stride *= 2
-            yield row
-
-    def fitted(self) -> dict[str, Any]:
-        """The form, with the mean and the standard deviation of all values of spectrograms."""
-        form = self.form
-        if form.mels is not None and self.spread.steps:
-            fitted = self.spread.fitted()
-            form = replace(form, mean=fitted["feature_mean"][0], std=fitted["feature_scale"][0])
-        return {"audio": {**asdict(form), "axes": list(form.axes)}}
-
-
-def encode_audio(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
-    """What the model reads of the audio, and the targets of the row."""
-    form = read_audio_format(encoder.fitted["audio"])
-    waveform, truncated = form.waveform(row["audio"])
-    if not len(waveform):
-        raise SkipRowError(DropReason.EMPTY)
-    if truncated:
-        limit = f"audio.seconds is {form.seconds:g}"
-        samples = len(waveform) + truncated
-        refuse_overlong(samples, encoder, "samples", encoder.roles["audio"], limit)
-    columns = {form.column: form.values(waveform), **targets}
-    return encoded(columns, truncated=form.positions(truncated))
-
-
-def audio_fields(encoder: Encoder) -> dict[str, Field]:
-    """The column that the model reads."""
-    state = encoder.fitted.get("audio") or encoder.settings.get("audio")
-    form = read_audio_format(state) if state else AudioFormat(16_000, 1.0)
-    return {form.column: form.batch_field}
-
-
-def audio_config(encoder: Encoder) -> dict[str, Any]:
-    """What the audio sets in a transformers config."""
-    return {
-        # drawn by NumPy's global generator, so that no run could be resumed exactly
-        "apply_spec_augment": False,
-        **encoder.fitted["audio"]["config"],
-    }
-
-
-AUDIO_INPUT = RowInput(
-    "audio",
-    encode_audio,
-    audio_fields,
-    "AutoModelForAudioClassification",
-    AudioReader,
-    audio_config,
-    takes=holds_audio,
-    holds_amounts=partial(Profile.holds_amounts, whole=False),
-    section="audio",
-)

@@ -18,6 +18,7 @@ from surefit.inputs.chat.template_rendering import (
     TemplateError,
     choose_template,
 )
+from surefit.inputs.encoder_state import TemplateState
 
 TEMPLATE_CANNOT_BE_MASKED = rule(
     "SF275",
@@ -47,7 +48,7 @@ _CALL: Message = {"role": "assistant", "content": "", "tool_calls": _CALLS}
 
 def fit_template(
     asked: str | None, tokenizer: Any, dialogues: Iterable[Dialogue]
-) -> tuple[dict[str, Any], list[Finding]]:
+) -> tuple[TemplateState, list[Finding]]:
     """The template as an Encoder keeps it, tested on a few rows, and findings about it."""
     name, text = choose_template(asked, tokenizer)
     template = Template(text, tokenizer=tokenizer)
@@ -75,9 +76,7 @@ def fit_template(
         message = f"The template {name!r} ends answers without a special token; eos is added."
         found.append(EOS_ADDED.finding(message))
     _test_template(template, name, dialogues)
-    state: dict[str, Any] = {"name": name, "text": text, "end": end}
-    state |= {"joins_system": template.joins_system, "calls_as_text": template.calls_as_text}
-    return state, found
+    return TemplateState(name, text, end, template.joins_system, template.calls_as_text), found
 
 
 def _find_end(template: Template) -> str | None:

@@ -20,6 +20,7 @@ from surefit.findings import rule
 from surefit.inputs.chat.bounded_rendering import check_template, render_bounded
 from surefit.inputs.chat.messages import Message, calls_as_text
 from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder_state import TemplateState
 
 TEMPLATE_REFUSES_ROW = rule(
     "SF276",
@@ -335,12 +336,12 @@ def _read_marks(text: str, begin: str, end: str) -> tuple[str, list[tuple[int | 
     return "".join(parts), pairs
 
 
-def read_template(state: Mapping[str, Any] | None, tokenizer: Any) -> Template:
+def read_template(state: TemplateState | None, tokenizer: Any) -> Template:
     """The Template from the state of an Encoder; `plain` without one."""
     if state is None:
         return Template(end=tokenizer.eos_token, tokenizer=tokenizer)
-    known = (state["text"], state["end"], state["joins_system"], tokenizer)
-    return Template(*known, calls_as_text=state.get("calls_as_text", False))
+    known = (state.text, state.end, state.joins_system, tokenizer)
+    return Template(*known, calls_as_text=state.calls_as_text)
 
 
 def is_file_name(asked: str) -> bool:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from surefit.config import set_option
-from surefit.data.column_types import is_array
 from surefit.data.data_rules import ROWS_RESHAPED, WRONG_SHAPE
 from surefit.data.row_arrays import (
     Axis,
     RowShape,
-    row_shape,
 )
-from surefit.data.table import Table
 from surefit.findings import Finding, note, rule
-from surefit.inputs.encoder import Encoder
 
 TAKE_FLAT_ROWS = (
     "A module of your own that reads vectors, and tiny:mlp, take flat rows as they are."
@@ -102,10 +98,6 @@ class FeatureLayout:
     vector: bool = False
     """Whether each row is one vector of `width` numbers."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The layout as the Encoder keeps it."""
-        return {**asdict(self), "drop": list(self.drop)}
-
     def apply(self, row: Any) -> Any:
         """One row as [sequence length, feature size]; a ValueError if it cannot be.
 
@@ -139,33 +131,6 @@ def _one_hot(ids: Any, places: int) -> Any:
     steps = np.zeros((len(ids), places), np.float32)
     steps[np.arange(len(ids)), ids] = 1
     return steps
-
-
-def read_layout(state: dict[str, Any] | None) -> FeatureLayout:
-    """The layout that an Encoder keeps; by default, rows are not changed."""
-    return (
-        FeatureLayout() if not state else FeatureLayout(**{**state, "drop": tuple(state["drop"])})
-    )
-
-
-def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
-    """The Encoder for rows whose layout may differ from that of the training rows.
-
-    A file for evaluation or prediction may be flat although the training rows were not; the feature
-    size of the trained model decides how it is read.
-    """
-    column, width = encoder.roles.get("features"), encoder.fitted.get("width")
-    if column not in table.columns or column is None or not isinstance(width, int):
-        return encoder, []
-    if not is_array(table.column_type(column)) or "features.layout" not in encoder.settings:
-        return encoder, []
-    if read_layout(encoder.settings["features.layout"]).vector:
-        return encoder, []  # a row of another size is named where it is encoded
-    layout, notes = plan_layout(row_shape(table, column), Hints(trained=width), column)
-    if layout == read_layout(encoder.settings["features.layout"]):
-        return encoder, []
-    settings = {**encoder.settings, "features.layout": layout.as_dict()}
-    return replace(encoder, settings=settings), notes
 
 
 def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayout, list[Finding]]:

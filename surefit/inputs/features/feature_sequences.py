@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
+from surefit.data.column_types import is_array
 from surefit.data.data_rules import WRONG_SHAPE
 from surefit.data.profile import Profile
-from surefit.findings import note
+from surefit.data.row_arrays import row_shape
+from surefit.data.table import Table
+from surefit.findings import Finding, note
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -22,7 +25,8 @@ from surefit.inputs.encoded_row import (
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import read_layout
+from surefit.inputs.encoder_state import FeatureStatistics, FittedInput
+from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout
 from surefit.inputs.row_input import RowInput
 
 Steps = npt.NDArray[Any]
@@ -36,7 +40,12 @@ VECTOR = Field(("width",), "float32")
 
 def are_vectors(encoder: Encoder) -> bool:
     """Whether each row is one vector rather than a sequence."""
-    return read_layout(encoder.settings.get("features.layout")).vector
+    return layout_of(encoder).vector
+
+
+def layout_of(encoder: Encoder) -> FeatureLayout:
+    """The layout that was planned; by default, rows are not changed."""
+    return encoder.input.layout or FeatureLayout()
 
 
 def feature_fields(encoder: Encoder) -> dict[str, Field]:
@@ -69,17 +78,16 @@ class Spread:
         self.steps = count
         self.distributions = self.distributions and are_distributions(steps)
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self, width: int) -> FeatureStatistics:
         """Means and scales; distributions are left as they are, and are comparable already."""
-        mean, scale = np.asarray(self.mean), np.sqrt(self.squares / max(self.steps, 1))
+        # without a finite row, both are one number for all features
+        mean, scale = (np.broadcast_to(each, width) for each in (self.mean, self.squares))
+        scale = np.sqrt(scale / max(self.steps, 1))
         if self.distributions:
             mean, scale = np.zeros_like(mean), np.ones_like(scale)
-        return {
-            "longest": self.longest,
-            "feature_mean": mean.tolist(),
-            "feature_scale": np.where(scale > 0, scale, 1.0).tolist(),
-            "distributions": self.distributions,
-        }
+        scale = np.where(scale > 0, scale, 1.0)
+        spread = (tuple(mean.tolist()), tuple(scale.tolist()))
+        return FeatureStatistics(width, self.longest, *spread, self.distributions)
 
 
 def are_distributions(steps: Steps) -> bool:
@@ -103,7 +111,7 @@ class Reader:
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """The rows, unchanged."""
         for row in rows:
-            steps = as_steps(row["features"], self.encoder.settings)
+            steps = as_steps(row["features"], self.encoder)
             if steps is not None and steps.ndim == 2 and steps.size and steps.dtype.kind in "biuf":
                 mask = row.get("mask")
                 if mask is not None and len(mask) == len(steps):
@@ -111,28 +119,52 @@ class Reader:
                 self.by_width.setdefault(steps.shape[1], Spread()).add(steps)
             yield row
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> tuple[FittedInput, list[Finding]]:
         """The width most rows agree on, and the spread of those rows."""
+        known = self.encoder.input
         if not self.by_width:
-            return {"width": None, "longest": 1, "distributions": False}
+            return replace(known, features=FeatureStatistics()), []
         width = max(self.by_width, key=lambda each: self.by_width[each].rows)
-        fitted = self.by_width[width].fitted()
-        longest = min(fitted["longest"], self.encoder.max_length or fitted["longest"])
+        fitted = self.by_width[width].fitted(width)
+        longest = min(fitted.longest, self.encoder.max_length or fitted.longest)
         found = []
-        if fitted["distributions"] and not are_vectors(self.encoder):
+        if fitted.distributions and not are_vectors(self.encoder):
             column = self.encoder.roles["features"]
             message = f"every step of column {column!r} is a distribution over {width} places."
             found.append(note(message, column=column))
-        return {"width": width, **fitted, "longest": longest, "findings": found}
+        return replace(known, features=replace(fitted, longest=longest)), found
 
 
-def as_steps(features: Any, settings: Mapping[str, Any]) -> Any:
+def feature_statistics(encoder: Encoder) -> FeatureStatistics:
+    """Sizes and statistics of features, once they are fitted."""
+    assert encoder.input.features is not None
+    return encoder.input.features
+
+
+def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
+    """The Encoder for rows whose layout may differ from that of the training rows.
+
+    A file for evaluation or prediction may be flat although the training rows were not; the feature
+    size of the trained model decides how it is read.
+    """
+    column, features = encoder.roles.get("features"), encoder.input.features
+    if column not in table.columns or column is None or features is None or features.width is None:
+        return encoder, []
+    if not is_array(table.column_type(column)) or layout_of(encoder).vector:
+        return encoder, []  # a vector of another size is named where it is encoded
+    layout, notes = plan_layout(row_shape(table, column), Hints(trained=features.width), column)
+    if layout == layout_of(encoder):
+        return encoder, []
+    return replace(encoder, input=replace(encoder.input, layout=layout)), notes
+
+
+def as_steps(features: Any, encoder: Encoder) -> Any:
     """One row as [steps, width], by the layout that was planned for the data."""
     if features is None:
         return None
     array = np.asarray(features) if not isinstance(features, list) else _stack(features)
     try:
-        return read_layout(settings.get("features.layout")).apply(array)
+        return layout_of(encoder).apply(array)
     except ValueError as error:
         raise RowFaultError(WRONG_SHAPE, str(error), "features") from None
 
@@ -150,14 +182,14 @@ def _stack(rows: list[Any]) -> Any:
 def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, int]:
     """The row's steps (T, W), its mask (T,), and how many steps are truncated."""
     name = encoder.roles["features"]
-    steps = as_steps(row["features"], encoder.settings)
+    steps = as_steps(row["features"], encoder)
     if steps is None or steps.size == 0:
         raise SkipRowError(DropReason.EMPTY)
     if steps.ndim != 2:
         raise RowFaultError(
             WRONG_SHAPE, f"shape {list(steps.shape)}; expected [steps, width] in each row", name
         )
-    expected = encoder.fitted.get("width")
+    expected = encoder.input.width
     if steps.shape[1] != expected:
         raise RowFaultError(
             WRONG_SHAPE, f"width {steps.shape[1]}; the other rows have width {expected}", name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,11 +49,6 @@ class ChannelAxis:
         axes = (self.axis, FIRST + LAST - self.axis)
         found = next((axis for axis in axes if shape[axis] in expected), None)
         return None if found is None else found == FIRST
-
-
-def read_axis(state: Mapping[str, Any] | None) -> ChannelAxis:
-    """A ChannelAxis as the Encoder keeps it; None for images in files."""
-    return ChannelAxis() if state is None else ChannelAxis(**state)
 
 
 def own_axis(shape: Sequence[int]) -> int:

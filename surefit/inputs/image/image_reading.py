@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,13 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput
 from surefit.inputs.image.image_files import (
     FIRST,
     RGB,
     ChannelAxis,
     convertible,
     float_range_of,
-    read_axis,
 )
 from surefit.inputs.image.image_planes import (
     AS_THEY_ARE,
@@ -36,7 +36,7 @@ from surefit.inputs.image.image_planes import (
     read_values,
     top_of,
 )
-from surefit.inputs.image.pixel_format import PixelFormat, read_format
+from surefit.inputs.image.pixel_format import NO_HINTS, ImageHints, PixelFormat
 from surefit.inputs.row_input import RowInput
 
 WRONG_CHANNELS = rule(
@@ -54,7 +54,6 @@ USUAL = 0.5
 LEAST_VARIANCE = 1e-4
 LEAST_OF_255 = 16
 """Images from 0 to 255 that have no value as high are black."""
-NORMAL = ("mean", "std")
 
 
 @dataclass(frozen=True)
@@ -167,14 +166,11 @@ class PixelSample:
         self,
         size: tuple[int, int] | None,
         model: Mapping[str, Any],
-        asked: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """A PixelFormat as JSON: set by the user, else by the model, else by the sample.
-
-        `asked` may have the user's `channels`, `mean` and `std`.
-        """
+        hints: ImageHints = NO_HINTS,
+    ) -> PixelFormat:
+        """The PixelFormat: set by the user (`size` and `hints`), by the model, by the sample."""
         self.require_images()
-        asked, known = dict(asked or {}), dict(model)
+        known = dict(model)
         of_model, multiple = known.pop("size", None), known.pop("multiple_of", None)
         height, width = map(int, size or of_model or self._common_size(multiple))
         if size:
@@ -183,22 +179,29 @@ class PixelSample:
         first, inputs = known.pop("channels", None), known.pop("inputs", None)
         by_inputs = (inputs or 0) / (height * width)
         first = first or (int(by_inputs) if by_inputs in CHANNELS else self.own_channels)
-        channels = asked.get("channels") or (first if own_module else 3)
-        self._check_channels(channels, own_module, "channels" in asked)
+        channels = hints.channels or (first if own_module else 3)
+        self._check_channels(channels, own_module, hints.channels is not None)
         as_they_are = self._are_unusual() and (own_module or self._are_normalised())
         float_range = max((seen.float_range for seen in self._seen if not seen.outside), default=0)
         deep = any(seen.dtype not in ("uint8", "bool") for seen in self._seen)
-        form = {
-            **self._normalisation(channels, known, as_they_are),
-            **{key: _per_channel(key, asked[key], channels) for key in NORMAL if asked.get(key)},
-            "height": height,
-            "width": width,
-            "channels": channels,
-            "axis": self._axis.axis,
-            "float_range": AS_THEY_ARE if as_they_are else float_range,
-            "exact": as_they_are or (own_module and deep),
-        }
-        return asdict(read_format(form))
+        normal = self._normalisation(channels, known, as_they_are)
+        mean, std = (
+            tuple(_per_channel(key, asked, channels) if asked else normal.pop(key))
+            for key, asked in (("mean", hints.mean), ("std", hints.std))
+        )
+        return PixelFormat(
+            **{
+                **normal,
+                "height": height,
+                "width": width,
+                "mean": mean,
+                "std": std,
+                "channels": channels,
+                "axis": self._axis.axis,
+                "float_range": AS_THEY_ARE if as_they_are else float_range,
+                "exact": as_they_are or (own_module and deep),
+            }
+        )
 
     def _check_channels(self, channels: int, own_module: bool, asked: bool) -> None:
         """Refuse a model that reads other channels than the images have."""
@@ -323,10 +326,8 @@ class ImageReader:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.model = encoder.settings.get("image.model") or {}
-        asked = encoder.settings.get("image.format") or {}
-        fixed = asked.get("channels") or self.model.get("channels", 3)
-        place = read_axis(encoder.settings.get("image.axis"))
+        hints = encoder.input.image_hints
+        fixed, place = hints.channels or hints.model.get("channels", 3), hints.place
         own = CHANNELS if place.channels in CHANNELS else (place.channels,)
         further = {c: role for role, c in encoder.roles.items() if c in encoder.further}
         channels = (fixed,) if fixed in own and not further else own
@@ -339,13 +340,12 @@ class ImageReader:
             rows = sample.watch(rows)
         return rows
 
-    def fitted(self) -> dict[str, Any]:
+    def fitted(self) -> tuple[FittedInput, list[Finding]]:
         """How images are read: the format of the first column and of those like it; others have
         their own. `convolutions` of the model are the channels of all its layers."""
-        samples, columns, settings = self.samples, self.columns, self.encoder.settings
-        model = dict(self.model)
+        samples, columns, hints = self.samples, self.columns, self.encoder.input.image_hints
+        model, size = dict(hints.model), hints.size
         layers, first = model.pop("convolutions", ()), model.get("channels")
-        asked, size = settings.get("image.format") or {}, settings.get("image.size")
         for sample in samples:
             sample.require_images()
         lead, *others = samples
@@ -355,28 +355,33 @@ class ImageReader:
             model["channels"] = first
         reads = [own if own in layers or first is None else first for own in own_channels]
         is_alike = [
-            bool(asked.get("channels") or read == reads[0]) and lead.is_like(other)
+            bool(hints.channels or read == reads[0]) and lead.is_like(other)
             for read, other in zip(reads[1:], others, strict=True)
         ]
         shared = lead.joined(other for other, alike in zip(others, is_alike, strict=True) if alike)
-        pixels = shared.fitted(size, model, asked)
+        pixels = shared.fitted(size, model, hints)
         names = [name for name, alike in zip(columns[1:], is_alike, strict=True) if alike]
-        found = shared.findings(read_format(pixels), model, columns[0], *names)
+        found = shared.findings(pixels, model, columns[0], *names)
         own = {}
         for sample, name, read in zip(others, columns[1:], reads[1:], strict=True):
             if name in names:
                 continue
             reading = {**model, "channels": read, "inputs": None} if "channels" in model else model
-            common = sample.size or (pixels["height"], pixels["width"])
-            form = sample.fitted(size or common, reading, asked)
-            own[name] = {"pixels": form}
-            found += sample.findings(read_format(form), reading, name)
-        return {"pixels": pixels, "further": own, "findings": found}
+            common = sample.size or (pixels.height, pixels.width)
+            own[name] = sample.fitted(size or common, reading, hints)
+            found += sample.findings(own[name], reading, name)
+        return replace(self.encoder.input, pixels=pixels, further_pixels=own), found
 
 
 def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """The pixel values of a row's image."""
-    return read_format(encoder.fitted["pixels"]).pixel_values(row["image"])
+    return pixel_format(encoder).pixel_values(row["image"])
+
+
+def pixel_format(encoder: Encoder) -> PixelFormat:
+    """How images are read, once that is fitted."""
+    assert encoder.input.pixels is not None
+    return encoder.input.pixels
 
 
 def encode_image(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from surefit.inputs.image.image_files import LAST, ChannelAxis, decode
+from surefit.inputs.image.image_files import LAST, RGB, ChannelAxis, decode
 from surefit.inputs.image.image_planes import Planes, read_planes
 
 if TYPE_CHECKING:
@@ -113,9 +113,24 @@ class PixelFormat:
         }
 
 
-def read_format(state: Mapping[str, Any]) -> PixelFormat:
-    """A PixelFormat from the result of `asdict`."""
-    return PixelFormat(**{**state, "mean": tuple(state["mean"]), "std": tuple(state["std"])})
+@dataclass(frozen=True)
+class ImageHints:
+    """What is known about images before they are read: set by the user, of the model, of arrays.
+
+    `model` has fields of a PixelFormat (see `from_processor`) and `size`, `multiple_of`, `inputs`,
+    `convolutions`.
+    """
+
+    size: tuple[int, int] | None = None
+    channels: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    model: Mapping[str, Any] = field(default_factory=dict)
+    place: ChannelAxis = RGB
+    """Where arrays have their channels."""
+
+
+NO_HINTS = ImageHints()
 
 
 def from_processor(processor: Mapping[str, Any]) -> dict[str, Any]:
