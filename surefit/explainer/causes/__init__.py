@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from surefit.explainer.cause import Cause
 from surefit.explainer.causes import (
-    convolution_errors,
     dataset_errors,
     device_errors,
     distributed_errors,
@@ -17,14 +16,12 @@ from surefit.explainer.causes import (
     memory_errors,
     padding_errors,
     shape_errors,
-    trainer_errors,
     weight_errors,
 )
 
 AREAS: dict[str, tuple[Cause, ...]] = {
     "Padding and batches": padding_errors.CAUSES,
-    "Shapes": shape_errors.CAUSES,
-    "Convolutions": convolution_errors.CAUSES,
+    "Shapes and convolutions": shape_errors.CAUSES,
     "Ids and labels": label_errors.CAUSES,
     "Loss values": loss_errors.CAUSES,
     "Gradients": gradient_errors.CAUSES,
@@ -35,8 +32,7 @@ AREAS: dict[str, tuple[Cause, ...]] = {
     "Weights and checkpoints": weight_errors.CAUSES,
     "Models and tokenizers": hub_errors.CAUSES,
     "LoRA adapters": lora_errors.CAUSES,
-    "Datasets": dataset_errors.CAUSES,
-    "Trainer settings": trainer_errors.CAUSES,
+    "Datasets and Trainer": dataset_errors.CAUSES,
 }
 
 _SORTED = sorted((cause for area in AREAS.values() for cause in area), key=lambda cause: cause.code)
