@@ -6,7 +6,6 @@ import json
 import re
 from itertools import product
 
-import pytest
 from explainer.raised.cited import CITED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,8 @@ from surefit.explainer.causes import CAUSES
 from surefit.explainer.log_reading import MAX_LINE_CHARS
 
 MESSAGES = [message for cause in CAUSES.values() for message in cause.messages]
-NUMBERS = (
+LONG = ("9" * 15, "9" * 400, "9" * 5000)
+NUMBERS = ("0", "1", "2", "-1", "1.5", "2.0.0", "1e999", "nan", "٣", *LONG)
     "0",
     "1",
     "2",
@@ -28,9 +28,7 @@ NUMBERS = (
     "1e999",
     "nan",
     "٣",
-    "9" * 15,
-    "9" * 400,
-    "9" * 5000,
+    *("9" * n for n in (15, 400, 5000)),
 )
 GLUE = ("\n", " ", "\r", "\r\n", "\x1b[31m", "\x1b]0;", "\0", "\ud800", "E   ", "│ ", "[rank0]: ")
 FRAMES = (
@@ -90,45 +88,6 @@ def test_other_numbers_leave_the_cause() -> None:
             changed = text[: match.start(name)] + number + text[match.end(name) :]
             if match.re.search(changed):  # \d alone would not match more digits
                 assert check(changed).code == code, changed[:200]
-
-
-SIZES = ("0", "1", "3", "512", "9" * 15, "9" * 16, "9" * 400)
-
-
-@pytest.mark.parametrize(
-    ("code", "template"),
-    [
-        ("SF601", "expected sequence of length {a} at dim 1 (got {b})"),
-        ("SF610", "mat1 and mat2 shapes cannot be multiplied ({a}x{b} and {b}x{a}) batch_size={a}"),
-        ("SF610", "mat1 and mat2 shapes cannot be multiplied ({a}x{a} and {b}x{b}) [n, {a}, {b}]"),
-        (
-            "SF612",
-            "The size of tensor a ({a}) must match the size of tensor b ({b}) at non-singleton "
-            "dimension 1",
-        ),
-        ("SF613", "Expected input batch_size ({a}) to match target batch_size ({b})"),
-        ("SF615", "running_mean should contain {a} elements not {b}"),
-        ("SF616", "shape '[-1, 0, 3]' is invalid for input of size {a}"),
-        ("SF621", "Target {a} is out of bounds"),
-        ("SF621", "Target -{a} is out of bounds"),
-        (
-            "SF650",
-            "CUDA out of memory. Tried to allocate {a} GiB (GPU 0; {b} GiB total capacity; {a} "
-            "bytes free; {b}/{a} [",
-        ),
-        ("SF651", "DefaultCPUAllocator: not enough memory: you tried to allocate {a} bytes"),
-        (
-            "SF665",
-            "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
-            "world_size {a} != {b} * {a} * 1",
-        ),
-        ("SF684", "The hidden size ({a}) is not a multiple of the number of attention heads ({b})"),
-        ("SF699", "Input length of input_ids is {a}, but `max_length` is set to {b}"),
-    ],
-)
-def test_any_size_leaves_the_cause(code: str, template: str) -> None:
-    for size, other in product(SIZES, SIZES):
-        assert check(template.format(a=size, b=other)).code == code
 
 
 def test_a_batch_without_labels_is_explained() -> None:
