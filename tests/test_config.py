@@ -179,7 +179,7 @@ def test_yaml_that_is_missing_empty_or_not_text(tmp_path: Path) -> None:
         read_yaml(path)
 
 
-def test_yaml_keys_that_are_no_words_are_unconfig_fields(tmp_path: Path) -> None:
+def test_yaml_keys_that_are_no_words_are_unknown_keys(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("on: true\n7: 2\n")  # YAML reads `on` as true
     message = message_of(read_yaml(path))

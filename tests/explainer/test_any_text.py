@@ -19,17 +19,6 @@ from surefit.explainer.log_reading import MAX_LINE_CHARS
 MESSAGES = [message for cause in CAUSES.values() for message in cause.messages]
 LONG = ("9" * 15, "9" * 400, "9" * 5000)
 NUMBERS = ("0", "1", "2", "-1", "1.5", "2.0.0", "1e999", "nan", "٣", *LONG)
-    "0",
-    "1",
-    "2",
-    "-1",
-    "1.5",
-    "2.0.0",
-    "1e999",
-    "nan",
-    "٣",
-    *("9" * n for n in (15, 400, 5000)),
-)
 GLUE = ("\n", " ", "\r", "\r\n", "\x1b[31m", "\x1b]0;", "\0", "\ud800", "E   ", "│ ", "[rank0]: ")
 FRAMES = (
     "Traceback (most recent call last):\n",
