@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,10 @@ import numpy as np
 from surefit.errors import message_of
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import counted_bytes, free_memory, is_out_of_memory
-from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_evaluation, trace_training
+from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_training
 from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
 from surefit.pipeline.pipeline import Job
-from surefit.pipeline.row_groups import row_chunks
 from surefit.targets.task_spec import Batch
 
 if TYPE_CHECKING:
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
 
 PROCESS_BYTES = 330_000_000
 """Memory of a process after the imports and one step of a tiny model, measured."""
-NEGLIGIBLE_SHARE = 0.01
-"""A pass whose activations take a smaller share of the limit than this is not traced."""
 HEAP_BYTES, HEAP_SHARE = 20_000_000, 0.162
 """Holes that remain in malloc's heap, where freed blocks do not fit the next tensor: a constant,
 and a share of all bytes that a step allocates. Fitted to the first grid of bench/fit_grid.py."""
@@ -88,19 +84,18 @@ class Fit:
 
 
 def predict(job: Job, limit: Limit) -> Fit:
-    """Trace the largest micro-batches of training and evaluation.
+    """Trace the largest micro-batch of training.
 
-    The result is unknown if the model's code cannot run on the meta device.
+    A pass without gradients needs no more memory per position; the rehearsal evaluates the longest
+    rows. The result is unknown if the model's code cannot run on the meta device.
     """
     try:
         training = trace_batch(job, *job.on_meta, worst_batch(job), sharing_of(job))
-        passes = training, *_without_gradients(job, training, limit)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (message_of(error).strip().splitlines() or [""])[0]
         unknown = f"{type(error).__name__}: {first}"[:200]
         return Fit(limit, unknown=unknown)
-    worst = max(passes, key=lambda traced: traced.peak)
-    parts = _breakdown(worst, base_bytes(job, limit), limit)
+    parts = _breakdown(training, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
     beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
@@ -215,64 +210,6 @@ def allocator_bytes(traced: Traced, limit: Limit) -> int:
         return round(traced.peak * DEVICE_CACHE_SHARE)
     copied = GLOO_COPIES * traced.gathers
     return HEAP_BYTES + round(traced.heap_bytes * HEAP_SHARE) + copied
-
-
-def _without_gradients(job: Job, training: Traced, limit: Limit) -> Iterator[Traced]:
-    """Trace evaluation and generation if their peak could exceed that of training.
-
-    A pass without gradients needs no more activations per position than training does. It is
-    traced only if that bound is above the activations of training and not negligible.
-    """
-    if not len(job.validation):
-        return
-    size, tokens = job.batches.batch_size, job.batches.max_tokens
-    rows = row_chunks(job.validation.lengths, size, tokens)[0]
-    longest = int(job.validation.lengths[rows].max())
-    per_position = training.activations / max(int(job.batches.positions().max()), 1)
-
-    def may_exceed_training(positions: int) -> bool:
-        bound = per_position * positions
-        return bound > max(training.activations, NEGLIGIBLE_SHARE * limit.bytes)
-
-    trace_scoring = may_exceed_training(len(rows) * longest)
-    wanted, new_tokens = job.generates or (0, 0)
-    beams = (job.pipeline.encoder.settings.generate or {}).get("num_beams", 1)
-    num_prompts = min(len(rows), wanted) * beams
-    trace_generation = wanted > 0 and may_exceed_training(num_prompts * (longest + new_tokens))
-    if not trace_scoring and not trace_generation:
-        return
-    batch = job.pipeline.batch(job.validation, rows, device="cpu")
-    module, call = job.on_meta
-
-    def score(module: nn.Module, batch: Batch) -> None:
-        outputs = call(module, batch)
-        job.pipeline.loss(outputs, batch)
-
-    dtype, sharing = job.autocast_dtype, sharing_of(job)
-    if trace_scoring:
-        yield trace_evaluation(module, score, batch, dtype, sharing)
-    if trace_generation:
-        prompt = _longest_prompt(batch, num_prompts, longest, new_tokens)
-        yield trace_evaluation(module, _prefill, prompt, dtype, sharing)
-
-
-def _prefill(module: nn.Module, batch: Batch) -> None:
-    """Fill the key-value cache for an answer of full length, where it is largest."""
-    names = inspect.signature(module.forward).parameters
-    last_only = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
-    arguments = {name: value for name, value in batch.items() if name in names}
-    module(**arguments, **last_only, use_cache=True)
-
-
-def _longest_prompt(batch: Batch, rows: int, length: int, new_tokens: int) -> dict[str, Any]:
-    import torch
-
-    def ids(size: int) -> torch.Tensor:
-        return torch.zeros(rows, size, dtype=torch.long)
-
-    if "decoder_input_ids" in batch:
-        return {"input_ids": ids(length), "decoder_input_ids": ids(new_tokens)}
-    return {"input_ids": ids(length + new_tokens)}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Trace a training step or an evaluation batch on the meta device: its memory and its work.
+"""Trace a training step on the meta device: its memory and its work.
 
 What a process holds of a model besides its activations depends on how processes share the model:
 one process alone, data parallel (DDP), or sharded over the processes (FSDP).
@@ -6,7 +6,7 @@ one process alone, data parallel (DDP), or sharded over the processes (FSDP).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -184,55 +184,14 @@ def trace_training(
     """
     import torch
 
-    def run(batch: Mapping[str, Any]) -> None:
-        total, _, added = compute_losses(call, loss, module, batch)
-        torch.autograd.backward(total if added is None else total + added)
-
-    module.train()
-    held = held_bytes(module, sharing, dtype, accumulates)
-    with torch.enable_grad():
-        return _trace(module, run, batch, held, dtype, sharing)
-
-
-def trace_evaluation(
-    module: nn.Module,
-    run: Callable[[nn.Module, Mapping[str, Any]], Any],
-    batch: Mapping[str, Any],
-    dtype: torch.dtype | None = None,
-    sharing: Sharing = ALONE,
-) -> Traced:
-    """Trace `run(module, batch)` without gradients, when the optimizer state exists.
-
-    `dtype` is the lower precision of mixed precision.
-    """
-    import torch
-
-    training = module.training
-    module.eval()
-    held = held_bytes(module, sharing, dtype)
-    try:
-        with torch.no_grad():
-            return _trace(module, lambda batch: run(module, batch), batch, held, dtype, sharing)
-    finally:
-        module.train(training)
-
-
-def _trace(
-    module: nn.Module,
-    run: Callable[[Mapping[str, Any]], Any],
-    batch: Mapping[str, Any],
-    held: Held,
-    dtype: torch.dtype | None,
-    sharing: Sharing,
-) -> Traced:
-    import torch
-
     from surefit.memory.meta_device import LiveBytes, fused_attention, meta_autocast
 
-    count = LiveBytes()
+    module.train()
+    held, count = held_bytes(module, sharing, dtype, accumulates), LiveBytes()
     lowered = gathered_dtype(module, dtype) if sharing.shards else None
     processes = sharing.num_processes if sharing.shards else 1
     with (
+        torch.enable_grad(),
         _counting_gradients(count, module, processes, counts=held.gradients == 0),
         _gathered_in(lowered, module),
     ):
@@ -243,11 +202,13 @@ def _trace(
             if isinstance(value, torch.Tensor):
                 count.add(value)
         with fused_attention(), count, meta_autocast(dtype):
-            run(shapes)
+            total, _, added = compute_losses(call, loss, module, shapes)
+            torch.autograd.backward(total if added is None else total + added)
+            del total, added
     made = count.gradients_at_peak
     return Traced(
         weights=held.weights,
-        gradients=(held.gradients if torch.is_grad_enabled() else 0) + made,
+        gradients=held.gradients + made,
         optimizer=held.optimizer,
         activations=count.peak - made,
         heap_bytes=count.heap_bytes,

@@ -15,19 +15,18 @@ import numpy as np
 from surefit.batches.collate import Layout, starts_in_time
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
-from surefit.errors import UsageError, describe_error
+from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
-from surefit.memory.predict_peak import device_seconds, trace_batch, worst_batch
+from surefit.memory.predict_peak import trace_batch, worst_batch
 from surefit.models.frozen_precision import may_lower
 from surefit.pipeline.open_pipeline import Choices, Compiling, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
-from surefit.plan.prove_layout import why_layout_differs
 from surefit.speed.choose_head import as_choice, choose_head
 from surefit.speed.compiling import choose_compile, repeated_layers
-from surefit.speed.numerics import preserved_state
+from surefit.speed.numerics import largest_difference, preserved_state, tolerance_of
 from surefit.speed.varlen_attention import (
     find_attention_limit,
     find_pretrained,
@@ -40,6 +39,7 @@ from surefit.speed.varlen_kernels import BY_ROW, Attention, Shape, choose_kernel
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 PROBED_TOKENS = 24
@@ -71,7 +71,7 @@ def choose_layout(
             refused = _why_not_padding_free(varlen, train, longest, layout)
         if refused is None:
             varlen = replace(varlen, layout=layout)
-            refused, attention = choose_attention(made, varlen, train, layers, dtype)
+            refused, attention = choose_attention(made.module, layers, dtype)
         if refused is None:
             return varlen, replace(choices, rows="padding-free", attention=attention)
     return made, replace(choices, rows="padded", rows_reason=refused)
@@ -111,6 +111,8 @@ def choose_compiling(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
     job, on_cuda = d.work, torch.cuda.is_available()
     layers, padding_free = len(repeated_layers(job.pipeline.module)), job.batches.padding_free
     compiled, why = choose_compile(d.config.compile, layers, job.num_steps, on_cuda, padding_free)
+    if job.parallel == "fsdp" and job.batches.num_processes > 1:
+        compiled, why = False, "compiled layers of a sharded model are not tested"
     return Choices(compile=Compiling(compiled, why)), ()
 
 
@@ -185,31 +187,22 @@ def _label_two_thirds(row: Mapping[str, Any], field: Field) -> Any:
     return labels
 
 
-TIMED_ROWS = 16
-TIMED_PASSES = 3
-"""The first one also loads kernels; the fastest counts."""
-
-
 def choose_attention(
-    padded: Pipeline,
-    varlen: Pipeline,
-    train: Store,
-    layers: Sequence[tuple[Shape, Attention]],
-    dtype: torch.dtype | None,
+    module: nn.Module, layers: Sequence[tuple[Shape, Attention]], dtype: torch.dtype | None
 ) -> tuple[str | None, str | None]:
-    """Why rows are padded after all, or None; and the kernel, as the plan stores it."""
+    """Return why rows are padded after all, or None; and the kernel, as the plan stores it.
+
+    On an accelerator, attention row by row is slower than padding.
+    """
     device = training_device()
     if device.type == "cpu":
         return None, None
     kernel, why = choose_kernel(layers, device, dtype)
-    if kernel != BY_ROW:
-        use_varlen_attention(varlen.module, kernel)
-        return None, kernel
-    refused = why_padding_is_faster(padded, varlen, train, device, dtype)
-    if refused is not None:
-        restore_attention(varlen.module)
-        refused = f"{refused} ({why})"
-    return refused, None
+    if kernel == BY_ROW:
+        restore_attention(module)
+        return why, None
+    use_varlen_attention(module, kernel)
+    return None, kernel
 
 
 def training_device() -> torch.device:
@@ -218,49 +211,6 @@ def training_device() -> torch.device:
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return found or torch.device("cpu")
-
-
-def why_padding_is_faster(
-    padded: Pipeline, varlen: Pipeline, train: Store, device: torch.device, dtype: Any
-) -> str | None:
-    """Time a micro-batch in both layouts on the device; None where padding is slower."""
-    module = padded.module
-    home = padded.device
-    rows = np.arange(min(TIMED_ROWS, len(train)))
-    try:
-        if home != device:
-            module.to(device)
-        with preserved_state(module):
-            with_padding, without = (
-                fastest_pass(each, each.batch(train, rows), dtype) for each in (padded, varlen)
-            )
-    except Exception as error:  # the device may be too small, or lack an operation
-        return f"padding-free batches could not be timed on {device.type}: {describe_error(error)}"
-    finally:
-        if home != device:
-            module.to(home)
-    if without <= with_padding:
-        return None
-    return (
-        f"{len(rows)} rows take {with_padding * 1000:.0f} ms padded and {without * 1000:.0f} ms "
-        f"padding-free on {device.type}"
-    )
-
-
-def fastest_pass(pipeline: Pipeline, batch: Any, dtype: Any) -> float:
-    """Seconds of a forward and backward pass."""
-    import torch
-
-    kind = torch.device(pipeline.device).type
-    trained = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
-    seconds = []
-    for _ in range(TIMED_PASSES):
-        began = device_seconds()
-        with torch.autocast(kind, dtype, enabled=dtype is not None):
-            loss = pipeline.loss(pipeline.outputs(batch), batch)[0]
-        torch.autograd.grad(loss, trained, allow_unused=True)
-        seconds.append(device_seconds() - began)
-    return min(seconds)
 
 
 def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
@@ -303,3 +253,85 @@ def choose_block_rows(train: Store, earlier: Choices | None) -> int | None:
             "Put back the plan.json that the run was begun with.",
         )
     return stored
+
+
+SMALL_GRADIENT = 1e-2
+"""Gradients below this share of the largest one are compared with that share: the gradient of a
+key's bias is zero but for rounding."""
+
+
+def why_layout_differs(
+    pipeline: Pipeline, rows: Sequence[Mapping[str, Any]], layout: Layout
+) -> str | None:
+    """Why the padding-free layout does not compute what the padded one does; None if it does.
+
+    Gradients are compared rather than logits: the logits of untrained weights hardly depend on
+    their rows, but the gradients of each weight show which tokens attended to which.
+    The pipeline's Call already has the head and the varlen attention that training would use.
+    """
+    padded = pipeline.collate(rows, Layout(predicts=layout.predicts))
+    varlen = pipeline.collate(rows, layout)
+    try:
+        with preserved_state(pipeline.module):
+            if not _same_gradients(pipeline, padded, varlen):
+                return "its gradients differ in padding-free batches"
+    except Exception as error:  # the model's own code may fail in any way
+        return f"the model fails on padding-free batches ({type(error).__name__})"
+    return None
+
+
+def _same_gradients(
+    pipeline: Pipeline, padded: Mapping[str, Any], varlen: Mapping[str, Any]
+) -> bool:
+    """Whether loss and gradients are the same; holds one gradient of each weight at a time."""
+    import torch
+
+    trained = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
+    loss = _loss(pipeline, padded)
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    expected: dict[torch.Tensor, torch.Tensor] = {
+        weight: gradient
+        for weight, gradient in zip(trained, gradients, strict=True)
+        if gradient is not None
+    }
+    del gradients
+    sizes = (float(each.abs().max()) for each in expected.values() if each.numel())
+    largest = max(sizes, default=0.0)
+    same = []
+
+    def compare(weight: torch.Tensor) -> None:
+        found, weight.grad = weight.grad, None
+        wanted = expected.pop(weight, None)
+        assert found is not None
+        wanted = torch.zeros_like(found) if wanted is None else wanted
+        close = tolerance_of(found, wanted).gradients
+        same.append(_close(found, wanted, close, SMALL_GRADIENT * largest))
+
+    before = [weight.grad for weight in trained]
+    hooks = []
+    try:
+        for weight in trained:
+            weight.grad = None
+            hooks.append(weight.register_post_accumulate_grad_hook(compare))  # type: ignore[no-untyped-call]
+        other = _loss(pipeline, varlen)
+        torch.autograd.backward(other)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for weight, gradient in zip(trained, before, strict=True):
+            weight.grad = gradient
+    none_left = all(not bool(gradient.any()) for gradient in expected.values())
+    close = tolerance_of(*(weight.dtype for weight in trained)).loss
+    return none_left and all(same) and _close(other, loss, close, 1e-12)
+
+
+def _loss(pipeline: Pipeline, batch: Mapping[str, Any]) -> torch.Tensor:
+    return pipeline.loss(pipeline.outputs(batch), batch)[0]
+
+
+def _close(found: torch.Tensor, expected: torch.Tensor, relative: float, least: float) -> bool:
+    """Whether they differ by at most a share of the expected size, which is at least `least`."""
+    if found.numel() == 0:
+        return True
+    difference, _, size = largest_difference(found, expected)
+    return difference <= relative * max(size, least)

@@ -13,7 +13,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors
 from surefit.memory.predict_peak import Fit
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
-from surefit.pipeline.open_pipeline import Choices, Compiling, apply_choices
+from surefit.pipeline.open_pipeline import Choices, apply_choices
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan import fit_in_memory, layout, probe_model
 from surefit.plan.augmentation import own_function
@@ -168,12 +168,6 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         optimizer=d.optimizer,
     )
     return job, ()
-
-
-def compile_nothing(d: Draft) -> tuple[Choices, Findings]:
-    """A model that is divided over processes is not compiled, whatever was chosen before."""
-    why = "compiled layers of a divided model are not tested"
-    return replace(d.plan.choices, compile=Compiling(False, why)), ()
 
 
 def is_size_free(d: Draft) -> bool:

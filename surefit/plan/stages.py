@@ -155,7 +155,6 @@ STAGES = (
     Stage("predicting memory", settle_batch_size, "work request", settle_job.is_size_free),
     Stage("predicting memory", lambda d: predict_fit(d.work, d.limit), "fit"),
     Choice("compiling", layout.choose_compiling, "compile", stored=True),
-    Stage("compiling", settle_job.compile_nothing, "choices", is_divided),
     Stage("learning rate", settle_job.try_rate, "fit", settle_job.is_rate_tried),
     Stage("plan", settle_job.decide, "job model"),
     Stage(

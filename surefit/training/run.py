@@ -224,7 +224,8 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
     if chosen.forgets_best:
         state.best = state.best_loss = state.best_step = None
         state.stale_evaluations = 0
-    if plan.choices.compile is not None and plan.choices.compile.compiled:
+    compiling = plan.choices.compile
+    if compiling is not None and compiling.compiled and sharded is None:
         compile_layers(module)
     engine = make_engine(accelerator, module, optimizer, sharded, plan.job.frozen_dtype)
     if scaler and accelerator.scaler is not None:

@@ -10,8 +10,7 @@ import torch
 
 import surefit
 from builders import echo_rows
-from surefit.plan import layout as choose_attention
-from surefit.plan.layout import why_padding_is_faster
+from surefit.plan import layout
 from surefit.speed import varlen_kernels
 from surefit.speed.compiling import choose_compile
 from surefit.speed.varlen_attention import _within_rows
@@ -137,27 +136,11 @@ def test_row_lengths_stay_on_the_host() -> None:
     assert rows.bounds("cpu") is rows.bounds("cpu")
 
 
-def test_padding_is_chosen_by_timing_both_layouts(monkeypatch: Any) -> None:
-    job = surefit.check(data=echo_rows(30), model="tiny:llama", generate={"rows": 0}).job
-    varlen = job.pipeline
-    padded = replace(varlen, layout=replace(varlen.layout, padding_free=False))
-    assert varlen.layout.padding_free
-    before = {name: value.clone() for name, value in varlen.module.state_dict().items()}
-    device = torch.device("cpu")
-    assert choose_attention.fastest_pass(varlen, varlen.batch(job.train, [0, 1]), None) > 0
-    times = {True: 0.002, False: 0.004}
-    monkeypatch.setattr(
-        choose_attention, "fastest_pass", lambda p, batch, dtype: times[p.layout.padding_free]
-    )
-    assert why_padding_is_faster(padded, varlen, job.train, device, None) is None
-    times[True] = 0.008
-    reason = why_padding_is_faster(padded, varlen, job.train, device, None)
-    assert reason == "16 rows take 4 ms padded and 8 ms padding-free on cpu"
-    monkeypatch.setattr(choose_attention, "fastest_pass", lambda *_: 1 / 0)
-    reason = why_padding_is_faster(padded, varlen, job.train, device, None)
-    assert reason is not None
-    assert "could not be timed" in reason
-    assert all(torch.equal(before[n], v) for n, v in varlen.module.state_dict().items())
+def test_without_a_kernel_rows_are_padded_on_a_device(monkeypatch: Any) -> None:
+    monkeypatch.setattr(layout, "training_device", lambda: torch.device("cuda"))
+    plan = surefit.check(data=echo_rows(30), model="tiny:llama", generate={"rows": 0})
+    assert plan.choices.rows == "padded"
+    assert plan.choices.rows_reason == "varlen kernels need half precision"
 
 
 def test_compiling_and_padding_free_batches_exclude_each_other() -> None:

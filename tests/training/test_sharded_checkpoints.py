@@ -142,14 +142,14 @@ def test_the_gathered_model_loads_in_plain_transformers(runs: Path) -> None:
     assert all(own[name].equal(value) for name, value in plain.state_dict().items())
 
 
-def test_a_step_of_two_processes_is_verified_by_one_up_to_rounding(runs: Path) -> None:
+def test_a_step_of_two_processes_is_verified_by_one(runs: Path) -> None:
     found = verify_step(open_run(runs / "whole"), 6)
-    assert ["the loss to 1e-5" in each.message for each in found] == [True]
+    assert ["not its loss" in each.message for each in found] == [True]
     events = runs / "whole" / "events.jsonl"
     text = events.read_text(encoding="utf-8")
     step = next(line for line in text.splitlines() if '"step": 6,' in line)
     edited = json.loads(step)
-    edited["loss"] *= 1.001
+    edited["tokens"] += 1
     try:
         events.write_text(text.replace(step, json.dumps(edited)), encoding="utf-8")
         found = verify_step(open_run(runs / "whole"), 6)
