@@ -90,12 +90,11 @@ def make_batches(lengths: Any, case: Case) -> Any:
 
 def plan(lengths: Any, case: Case) -> tuple[int, float]:
     """All that a plan computes from the lengths: steps in an epoch, and the imbalance."""
-    from surefit.checks.module_checks import check_padding
     from surefit.plan.plan import batches_dict
 
     batches = make_batches(lengths, case)
     batches_dict(batches)
-    [*check_padding(batches)]
+    batches.padding_share()
     batches.worst_rows(1)
     batches.median_rows()
     batches.total_positions()
