@@ -306,8 +306,8 @@ def test_synonyms_of_a_file(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("big\n", "expected a word and its synonyms"),
-        ("ice cream,sorbet\n", "expected single words"),
+        ("big\n", "expected a single word"),
+        ("ice cream,sorbet\n", "expected a single word"),
         ("\n", "contains no synonyms"),
     ],
 )

@@ -13,6 +13,7 @@ from surefit.data.row_parts import HeldOut
 from surefit.errors import describe_error
 from surefit.findings import rule
 from surefit.inputs.augment.text_changes import CHANGES, words_of
+from surefit.inputs.chat.messages import is_prompt
 from surefit.inputs.encoded_row import DropReason, EncodedRow, RowFaultError, SkipRowError
 
 AUGMENT_FUNCTION_FAILED = rule(
@@ -34,9 +35,6 @@ TRIES = 8
 """How often a copy is drawn until it differs from the row's other copies."""
 INSTRUCTIONS = ("prompt", "messages")
 """Roles that hold an instruction, which may be reworded; the wording of other text is kept."""
-_USERS = ("user", "human")
-
-
 EncodeRead = Callable[[Mapping[str, Any]], tuple[EncodedRow, ...]]
 """Encodes a row by role."""
 
@@ -141,7 +139,7 @@ class AugmentedCopies:
         for dialogue in (row[role] for role in self.roles if _is_dialogue(row.get(role))):
             for message in dialogue:
                 key = _text_key(message)
-                if key is not None and _speaker(message) not in _USERS:
+                if key is not None and not is_prompt(message):
                     yield message[key]
 
     def _change(self, text: str, role: str, kept: Collection[str], rng: np.random.Generator) -> str:
@@ -179,7 +177,7 @@ def _change_question(value: Any, change: Callable[[str], str]) -> Any:
         return change(value) if value.strip() else value
     if not _is_dialogue(value):
         return value
-    asked = [place for place, message in enumerate(value) if _speaker(message) in _USERS]
+    asked = [place for place, message in enumerate(value) if is_prompt(message)]
     key = _text_key(value[asked[-1]]) if asked else None
     if key is None:
         return value
@@ -190,10 +188,6 @@ def _change_question(value: Any, change: Callable[[str], str]) -> Any:
 def _is_dialogue(value: Any) -> bool:
     listed = isinstance(value, Sequence) and not isinstance(value, str)
     return listed and all(isinstance(message, Mapping) for message in value)
-
-
-def _speaker(message: Mapping[str, Any]) -> Any:
-    return message.get("role") or message.get("from")
 
 
 def _text_key(message: Mapping[str, Any]) -> str | None:
