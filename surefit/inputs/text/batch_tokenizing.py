@@ -37,20 +37,27 @@ def plain_backend(tokenizer: Any) -> Any:
 
 
 def tokenize(
-    tokenizer: Any, texts: Sequence[Text], special: bool, ends: bool = False
+    tokenizer: Any,
+    texts: Sequence[Text],
+    special: bool,
+    ends: bool = False,
+    limit: int | None = None,
 ) -> list[Tokenized]:
-    """The tokens of each text, not truncated, as the tokenizer would return them one by one.
+    """The tokens of each text, as the tokenizer would return them one by one.
 
-    To know where tokens end takes time, and only fast tokenizers can.
+    With `limit`, they are truncated. To know where tokens end takes time, and only fast tokenizers
+    can.
     """
     backend = plain_backend(tokenizer)
-    if backend is None:
+    if backend is None or limit is not None:
+        options = {"add_special_tokens": special, "verbose": False, "max_length": limit}
+        options |= {"truncation": limit is not None, "return_offsets_mapping": backend and ends}
         made = []
         for text in texts:
-            pair = (text,) if isinstance(text, str) else text
-            tokens = tokenizer(*pair, add_special_tokens=special, verbose=False)
-            ids = list(tokens["input_ids"])
-            made.append(Tokenized(ids, list(tokens.get("token_type_ids") or [0] * len(ids))))
+            tokens = tokenizer(*((text,) if isinstance(text, str) else text), **options)
+            ids, places = list(tokens["input_ids"]), tokens.get("offset_mapping")
+            kinds = list(tokens.get("token_type_ids") or [0] * len(ids))
+            made.append(Tokenized(ids, kinds, [end for _, end in places] if places else None))
         return made
     if ends:
         located = backend.encode_batch(list(texts), add_special_tokens=special)

@@ -27,7 +27,7 @@ from surefit.inputs.encoded_row import (
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_input import RowInput
-from surefit.inputs.text.batch_tokenizing import Tokenized
+from surefit.inputs.text.batch_tokenizing import Tokenized, tokenize
 from surefit.inputs.text.tokenizer import Reload, separate_pairs
 
 TOKENS = Field(("time",), "int64", 0)
@@ -67,18 +67,19 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
         texts = [f"{texts[0]}{tokenizer.eos_token or ' '}{texts[1]}"]
+    asked = texts[0] if len(texts) == 1 else (texts[0], texts[1])
     names = text_fields(encoder)
 
     def finish(tokens: list[Tokenized]) -> Encoded:
-        read = {"input_ids": tokens[0].ids, "token_type_ids": tokens[0].type_ids}
-        length = len(tokens[0].ids)
+        made, length = tokens[0], len(tokens[0].ids)
         if encoder.max_length is not None and length > encoder.max_length:
             refuse_overlong(length, encoder)
-            read = tokenizer(*texts, truncation=True, max_length=encoder.max_length)
+            (made,) = tokenize(tokenizer, [asked], special=True, limit=encoder.max_length)
+        read = {"input_ids": made.ids, "token_type_ids": made.type_ids}
         columns = {name: read[name] for name in names}
-        return Encoded({**columns, **targets}, truncated=length - len(read["input_ids"]))
+        return Encoded({**columns, **targets}, truncated=length - len(made.ids))
 
-    return Encoding(finish, [texts[0] if len(texts) == 1 else (texts[0], texts[1])])
+    return Encoding(finish, [asked])
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:

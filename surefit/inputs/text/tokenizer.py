@@ -171,7 +171,6 @@ def has_tokenizer(folder: str) -> bool:
 Reload = Callable[[Any], Any]
 """A tokenizer to the one that is loaded again from its files, beside those of the model."""
 
-PROBE_WORDS = ("Paris", "don't", "U.S.", "3,500", "naïve", "cat")
 GENERIC_SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "model_input_names"),
     *("clean_up_tokenization_spaces", "chat_template"),
@@ -196,35 +195,6 @@ def load_again(tokenizer: Any, model_type: str | None) -> Any:
     return loaded
 
 
-def read_words_as_text(tokenizer: Any, reload: Reload) -> Any:
-    """The tokenizer in the form that reads a list of words most like running text.
-
-    Byte-level tokenizers distinguish ' word' from 'word', and read a list as the latter unless
-    their files say otherwise.
-    """
-    if plain_backend(tokenizer) is None:
-        return tokenizer
-    before = len(_tokens(tokenizer, "a"))
-    expected = [_tokens(tokenizer, f"a {word}")[before:] for word in PROBE_WORDS]
-
-    def score(form: Any) -> int:
-        first = len(_tokens(form, ["a"], is_split_into_words=True))
-        pairs = zip(PROBE_WORDS, expected, strict=True)
-        return sum(
-            _tokens(form, ["a", word], is_split_into_words=True)[first:] == wanted
-            for word, wanted in pairs
-        )
-
-    best, most = tokenizer, score(tokenizer)
-    for change in (_add_prefix_space, _prepend_space):
-        if most == len(PROBE_WORDS):
-            break
-        form = reload(change(tokenizer))
-        if score(form) > most:
-            best, most = form, score(form)
-    return best
-
-
 def separate_pairs(tokenizer: Any, reload: Reload) -> Any:
     """The tokenizer with its end token between the texts of a pair, if it has nothing there."""
     mark = tokenizer.eos_token or tokenizer.sep_token
@@ -237,13 +207,14 @@ def separate_pairs(tokenizer: Any, reload: Reload) -> Any:
 def add_nothing_behind(tokenizer: Any, reload: Reload) -> Any:
     """The tokenizer with no special token after a text, which a causal model continues."""
     first = [tokenizer.bos_token] if adds_bos(tokenizer) else []
-    expected = [*tokenizer.convert_tokens_to_ids(first), *_tokens(tokenizer, "a")]
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    expected = [*tokenizer.convert_tokens_to_ids(first), *plain]
     if list(tokenizer("a")["input_ids"]) == expected:
         return tokenizer
-    plain = deepcopy(tokenizer)  # of a model that is not causal: it may mark the texts of a pair
-    names = [name for name in plain.model_input_names if name != "token_type_ids"]
-    plain.model_input_names = plain.init_kwargs["model_input_names"] = names
-    form = _with_special(plain, first, [], reload)
+    copy = deepcopy(tokenizer)  # of a model that is not causal: it may mark the texts of a pair
+    names = [name for name in copy.model_input_names if name != "token_type_ids"]
+    copy.model_input_names = copy.init_kwargs["model_input_names"] = names
+    form = _with_special(copy, first, [], reload)
     return form if list(form("a")["input_ids"]) == expected else tokenizer
 
 
@@ -269,35 +240,6 @@ def _with_special(
         if loaded.num_special_tokens_to_add(pair=True) == len(ids):
             break
     return loaded
-
-
-def _tokens(tokenizer: Any, text: str | list[str], **options: Any) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"])
-
-
-def _add_prefix_space(tokenizer: Any) -> Any:
-    """A copy whose byte-level step puts a space before each piece that it is given."""
-    form = deepcopy(tokenizer)
-    form.add_prefix_space = form.init_kwargs["add_prefix_space"] = True
-    backend = form.backend_tokenizer
-    state = json.loads(backend.to_str())
-    step = state["pre_tokenizer"] or {}
-    for part in [step, *step.get("pretokenizers", ())]:
-        if part.get("type") == "ByteLevel":
-            part["add_prefix_space"] = True
-    form._tokenizer = type(backend).from_str(json.dumps(state))
-    return form
-
-
-def _prepend_space(tokenizer: Any) -> Any:
-    """A copy, of the class that leaves its files as they are, with a space before each text."""
-    from tokenizers import normalizers
-
-    form = _generic(tokenizer)
-    backend, space = form.backend_tokenizer, normalizers.Prepend(" ")
-    after = backend.normalizer
-    backend.normalizer = space if after is None else normalizers.Sequence([space, after])
-    return form
 
 
 def _generic(tokenizer: Any) -> Any:
