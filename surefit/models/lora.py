@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -17,13 +20,16 @@ from surefit.models.feature_model import FeatureModel
 from surefit.models.lora_targets import (
     NO_LORA_TARGET,
     find_fully_trained,
+    find_matrices,
     find_targets,
     shares_weights,
     shorten_names,
     suffixes_are_unique,
 )
-from surefit.models.model_source import Built
+from surefit.models.model_source import Built, ModelSource
 from surefit.models.quantize import import_peft, prepare_quantized
+from surefit.models.sharding import is_sharded, reshard, sample_shard
+from surefit.processes import gather
 from surefit.speed.choose_head import find_output_embedding
 from surefit.speed.fused_lora import fuse_adapters
 
@@ -36,6 +42,8 @@ OTHER_ADAPTERS = rule(
 )
 
 ADAPTER = "default"
+SAMPLED = 1024
+"""Values of each frozen weight that the digest of a base model covers."""
 TASK_TYPES = {
     "AutoModelForCausalLM": "CAUSAL_LM",
     "AutoModelForSeq2SeqLM": "SEQ_2_SEQ_LM",
@@ -262,3 +270,99 @@ def _merged(layer: Any) -> nn.Module:
     layer.merge(safe_merge=True)
     base: nn.Module = layer.get_base_layer()
     return base
+
+
+def base_fingerprint(module: nn.Module) -> str | None:
+    """A digest of the frozen weights, by which a changed base model is noticed.
+
+    None where the weights are quantized.
+    """
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    part: Any = adapted_part(module)
+    if "base_digest" in vars(part):  # of a base whose values were cast since it was read
+        known: str | None = part.base_digest
+        return known
+    replaced = {
+        id(parameter)
+        for layer in part.modules()
+        if isinstance(layer, AuxiliaryTrainingWrapper)
+        for parameter in layer.parameters()
+    }
+    reshard(module)
+    meant = trainable_names(part)
+    samples: dict[str, bytes] = {}
+    digest = hashlib.sha256()
+    for name, parameter in sorted(part.named_parameters()):
+        if name in meant or id(parameter) in replaced:
+            continue
+        if not parameter.is_floating_point():
+            return None
+        step = max(1, math.ceil(parameter.numel() / SAMPLED))
+        sample = sample_shard(parameter.detach(), step).to("cpu", torch.float32)
+        plain = f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"
+        # As bytes: a tensor that is a view would be sent with all of the weights it is a view of.
+        samples[plain] = sample.contiguous().numpy().tobytes()
+    several = gather(samples) if is_sharded(module) else [samples]
+    for plain in samples:
+        digest.update(plain.encode())
+        for each in several:
+            digest.update(each[plain])
+    return digest.hexdigest()[:32]
+
+
+def may_lower(module: nn.Module, source: ModelSource) -> bool:
+    """Whether the frozen matrices of a model may be cast: its base is read from its own files."""
+    if not is_adapted(module) or source.base_name is None:
+        return False
+    config = adapter_config(adapted_part(module))  # DoRA reads the values of frozen weights
+    return not config.use_dora and bool(frozen_matrices(module))
+
+
+def lower_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
+    """Cast the frozen matrices of an adapted model to `dtype`, in place; None leaves them.
+
+    Autocast casts each weight to the lower precision where it is multiplied by. A weight that is
+    trained needs its float32 values; a frozen one does not: cast once, it gives the same products
+    to the bit, takes 2 bytes instead of 4, and no copies of it are kept for the backward pass. Only
+    matrices of plain linear layers are cast: autocast does not cast embeddings (also where the head
+    is tied to them) and norms either. Adapters, saved and merged models keep their precision:
+    therefore the base model must be one that is found by its name again.
+    """
+    if dtype is None:
+        return
+    part: Any = adapted_part(module)
+    frozen = [p for p in frozen_matrices(module) if p.dtype == torch.float32]
+    if frozen and not frozen[0].is_meta:
+        part.base_digest = base_fingerprint(module)  # of the values in the files
+    for parameter in frozen:
+        parameter.data = parameter.data.to(dtype)
+
+
+@contextmanager
+def frozen_as_trained(module: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """While the block runs, an adapted model holds and computes its frozen matrices as trained."""
+    if dtype is None or not is_adapted(module):
+        yield
+        return
+    part: Any = adapted_part(module)
+    fuse_adapters(part, ADAPTER)
+    before = [(parameter, parameter.data) for parameter in frozen_matrices(module)]
+    lower_frozen(module, dtype)
+    try:
+        yield
+    finally:
+        for parameter, values in before:
+            parameter.data = values.to(parameter.device)
+
+
+def frozen_matrices(module: nn.Module) -> list[nn.Parameter]:
+    """Weights and biases of plain linear layers that are not trained."""
+    meant = trainable_names(module)
+    trained = {id(p) for name, p in module.named_parameters() if p.requires_grad or name in meant}
+    found = []
+    for layer in find_matrices(adapted_part(module)):
+        own = [*layer.parameters(recurse=False)]
+        if trained.isdisjoint(map(id, own)):
+            found += [parameter for parameter in own if parameter.is_floating_point()]
+    return found

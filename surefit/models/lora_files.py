@@ -7,14 +7,11 @@ digest of the frozen weights. A base model that peft cannot find by name is save
 from __future__ import annotations
 
 import copy
-import hashlib
-import math
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from surefit.core import files
@@ -24,15 +21,13 @@ from surefit.models.lora import (
     ADAPTER,
     adapted_part,
     adapter_config,
+    base_fingerprint,
     fully_trained_modules,
     insert_adapters,
     is_adapted,
-    trainable_names,
 )
-from surefit.models.model_source import ModelSource
+from surefit.models.model_source import as_given
 from surefit.models.quantize import FOUR_BITS, import_peft, is_quantized
-from surefit.models.sharding import is_sharded, reshard, sample_shard
-from surefit.processes import gather
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -40,8 +35,6 @@ BASE = "base"
 BASE_FACTS = "base.json"
 PREFIX = "base_model.model."
 FORMAT_VERSION = 1
-SAMPLED = 1024
-"""Values of each frozen weight that the digest of a base model covers."""
 
 
 @dataclass(frozen=True)
@@ -55,24 +48,6 @@ class BaseFacts:
     path: str | None = None
     """The folder of the base model, from that of the adapters."""
     quantize: str | None = None
-
-
-def base_name(source: ModelSource) -> str | None:
-    """The hub id or path by which peft finds the base model; None if it has neither."""
-    if source.kind != "pretrained" or source.untrained:
-        return None
-    folder = Path(source.name)
-    return as_given(folder) if folder.is_dir() else source.name
-
-
-def as_given(folder: Path) -> str:
-    """The path of a folder as the user gave it; a relative one cannot be taken for a hub id.
-
-    >>> as_given(Path("weights/base")), as_given(Path("/weights/base"))
-    ('./weights/base', '/weights/base')
-    """
-    is_bare = not folder.is_absolute() and folder.parts[:1] != ("..",)
-    return f"./{folder.as_posix()}" if is_bare else str(folder)
 
 
 def has_adapters(folder: Path) -> bool:
@@ -205,42 +180,3 @@ def _check_base(module: nn.Module, folder: Path, expected: str | None) -> None:
             f"(digest {found}, expected {expected}).",
             "Restore the base model; adapters work only on the one they were trained on.",
         )
-
-
-def base_fingerprint(module: nn.Module) -> str | None:
-    """A digest of the frozen weights, by which a changed base model is noticed.
-
-    None where the weights are quantized.
-    """
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
-    part: Any = adapted_part(module)
-    if "base_digest" in vars(part):  # of a base whose values were cast since it was read
-        known: str | None = part.base_digest
-        return known
-    replaced = {
-        id(parameter)
-        for layer in part.modules()
-        if isinstance(layer, AuxiliaryTrainingWrapper)
-        for parameter in layer.parameters()
-    }
-    reshard(module)
-    meant = trainable_names(part)
-    samples: dict[str, bytes] = {}
-    digest = hashlib.sha256()
-    for name, parameter in sorted(part.named_parameters()):
-        if name in meant or id(parameter) in replaced:
-            continue
-        if not parameter.is_floating_point():
-            return None
-        step = max(1, math.ceil(parameter.numel() / SAMPLED))
-        sample = sample_shard(parameter.detach(), step).to("cpu", torch.float32)
-        plain = f"{name.replace('.base_layer.', '.')} {list(parameter.shape)}"
-        # As bytes: a tensor that is a view would be sent with all of the weights it is a view of.
-        samples[plain] = sample.contiguous().numpy().tobytes()
-    several = gather(samples) if is_sharded(module) else [samples]
-    for plain in samples:
-        digest.update(plain.encode())
-        for each in several:
-            digest.update(each[plain])
-    return digest.hexdigest()[:32]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.findings import Finding
@@ -81,6 +82,13 @@ class ModelSource:
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to build a custom module again."""
 
+    @property
+    def base_name(self) -> str | None:
+        """The hub id or path by which peft finds the model as a base; None if it has neither."""
+        if self.kind != "pretrained" or self.untrained:
+            return None
+        return as_given(Path(self.name)) if Path(self.name).is_dir() else self.name
+
     def may_read(self, head: Head | None, columns: Iterable[str]) -> bool:
         """Whether forward reads one of these columns, as far as that is known before building."""
         columns = {*columns}
@@ -88,3 +96,13 @@ class ModelSource:
             return False
         names = self.arguments(head)
         return names is None or not columns.isdisjoint(names)
+
+
+def as_given(folder: Path) -> str:
+    """The path of a folder as the user gave it; a relative one cannot be taken for a hub id.
+
+    >>> as_given(Path("weights/base")), as_given(Path("/weights/base"))
+    ('./weights/base', '/weights/base')
+    """
+    is_bare = not folder.is_absolute() and folder.parts[:1] != ("..",)
+    return f"./{folder.as_posix()}" if is_bare else str(folder)

@@ -46,7 +46,7 @@ def save_model(
     recipe = {**source.recipe, "code": source.code}
     with files.new_folder(folder, sealed=True) as temporary:
         if lora.is_adapted(module):
-            _save_adapted(module, lora_files.base_name(source), recipe, temporary)
+            _save_adapted(module, source.base_name, recipe, temporary)
             lora_files.point_to_base(temporary, folder)
         else:
             _save_plain(module, recipe, temporary)

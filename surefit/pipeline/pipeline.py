@@ -26,7 +26,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, OwnLoss
-from surefit.models.frozen_precision import lower_frozen
+from surefit.models.lora import lower_frozen
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
 from surefit.models.sharding import meta_copy

@@ -26,7 +26,6 @@ from surefit.memory.limit import find_limit
 from surefit.models.call import Call, Names, match_arguments
 from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
-from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.models.module_outputs import Key
 from surefit.models.open_model import NO_LIMITS, open_model
@@ -116,7 +115,7 @@ def build_module(d: Draft) -> tuple[tuple[nn.Module, Adaptation | None], list[Fi
             head.auto_class if head is not None else None,
         )
         found += notes
-    if adaptation is None or base_name(source) is None:
+    if adaptation is None or source.base_name is None:
         align_weights(built.module)  # frozen weights of a named base are read from the same file
     if config.checkpointing:
         enable_checkpointing(built.module)

@@ -13,7 +13,6 @@ from surefit.findings import accept_findings, rule
 from surefit.gigabytes import free_bytes, show_size, size_of
 from surefit.memory.trace_step import unique_bytes
 from surefit.models.lora import is_adapted
-from surefit.models.lora_files import base_name
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.pipeline import Job
 from surefit.plan.choose_rehearsal import choose_rehearsal
@@ -89,7 +88,7 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
     shown = EVALUATION_BYTES + 18 * len(encoder.classes) ** 2
     if job.generates is not None and len(job.validation):
         shown += TOKEN_BYTES * (2 * int(job.validation.lengths.max()) + job.generates[1])
-    model = whole if not is_adapted(module) else saved + (base_name(source) is None) * whole
+    model = whole if not is_adapted(module) else saved + (source.base_name is None) * whole
     gathers = config.parallel == "fsdp" and job.batches.num_processes > 1
     fitted = len(json.dumps(encoder.state(), indent=1, default=str))
     vocabulary = VOCABULARY_BYTES * (0 if encoder.tokenizer is None else len(encoder.tokenizer))

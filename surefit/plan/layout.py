@@ -20,7 +20,7 @@ from surefit.findings import Finding
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.memory.predict_peak import trace_batch, worst_batch
-from surefit.models.frozen_precision import may_lower
+from surefit.models.lora import may_lower
 from surefit.pipeline.open_pipeline import Choices, Compiling, label_smoothing
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft

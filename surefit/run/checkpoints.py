@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.errors import RunFailedError
-from surefit.models.lora import is_adapted
-from surefit.models.lora_files import base_fingerprint
+from surefit.models.lora import base_fingerprint, is_adapted
 from surefit.models.sharding import (
     is_dtensor,
     is_sharded,

@@ -5,7 +5,7 @@ output's size, and as many in the backward pass. Here the product is accumulated
 in both passes. Parameters, names and files stay peft's; only `forward` is replaced.
 
 In mixed precision the frozen weight must be in the lower precision already
-(`models/frozen_precision.py`); the adapter, in float32, is cast.
+(`models/lora.py`); the adapter, in float32, is cast.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.checks.machine import resolve_precision, usable_precision
 from surefit.errors import UsageError
-from surefit.models.frozen_precision import frozen_as_trained, lower_frozen
 from surefit.models.load_shards import fill_shards, late_weights
+from surefit.models.lora import frozen_as_trained, lower_frozen
 from surefit.models.lora_files import has_named_base
 from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
 from surefit.pipeline.evaluation import Group

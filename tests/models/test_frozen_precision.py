@@ -14,8 +14,7 @@ from torch import nn
 
 import surefit
 from builders import echo_rows, require_precision, save_tiny_base, write_jsonl
-from surefit.models.frozen_precision import frozen_matrices, lower_frozen, may_lower
-from surefit.models.lora_files import base_fingerprint
+from surefit.models.lora import base_fingerprint, frozen_matrices, lower_frozen, may_lower
 from surefit.models.model_source import ModelSource
 from surefit.speed.fused_lora import LowRankLinear, fuse_adapters
 from surefit.speed.numerics import TOLERANCES, relative_difference
