@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from surefit.models.call import Call
-from surefit.models.gradient_checkpointing import enable_checkpointing
+from surefit.models.transformers_models import enable_checkpointing
 
 WORDS = 16_000
 FEATURES = 40

@@ -11,9 +11,9 @@ import numpy as np
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import base_bytes, peak_of, sharing_of, trace_batch, worst_batch
 from surefit.memory.trace_step import Traced
-from surefit.models.gradient_checkpointing import enable_checkpointing, supports_checkpointing
 from surefit.models.quantize import import_peft
 from surefit.models.sharding import can_shard, meta_copy
+from surefit.models.transformers_models import enable_checkpointing, supports_checkpointing
 from surefit.pipeline.pipeline import Job
 
 if TYPE_CHECKING:

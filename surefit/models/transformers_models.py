@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from surefit.core.foreign import first_line
 from surefit.errors import describe_error
@@ -143,6 +144,14 @@ MODEL_FAILED = rule(
     "model fails on the data",
     why="The model raised an error on one real batch.",
     fix="Change the named layer so that it accepts the named shape.",
+)
+
+CANNOT_CHECKPOINT = rule(
+    "SF404",
+    "error",
+    "gradient checkpointing not supported",
+    why="Only transformers models support recomputing activations layer by layer.",
+    fix="Leave out checkpointing.",
 )
 
 EMBEDDINGS_RESIZED = rule(
@@ -325,3 +334,31 @@ def max_positions(config: Any) -> int | None:
 def offsets_positions(config: Any) -> bool:
     """Whether the pad token decides where positions begin."""
     return config.model_type in OFFSET_POSITIONS and config.pad_token_id is not None
+
+
+def supports_checkpointing(module: nn.Module) -> bool:
+    """Whether gradient checkpointing can still be enabled in a part of the model."""
+    return any(not part.is_gradient_checkpointing for part in _checkpointed_parts(module))
+
+
+def is_checkpointing(module: nn.Module) -> bool:
+    """Whether any part of the model uses gradient checkpointing."""
+    return any(part.is_gradient_checkpointing for part in _checkpointed_parts(module))
+
+
+def enable_checkpointing(module: nn.Module) -> None:
+    """Enable gradient checkpointing in each part that supports it; raises where none does."""
+    parts = _checkpointed_parts(module)
+    if not parts:
+        raise CANNOT_CHECKPOINT.error(
+            f"checkpointing is true, but {type(module).__name__} does not support it.",
+        )
+    for part in parts:
+        part.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _checkpointed_parts(module: nn.Module) -> list[Any]:
+    """The outermost submodules that support gradient checkpointing."""
+    if getattr(module, "supports_gradient_checkpointing", False):
+        return [module]
+    return [part for child in module.children() for part in _checkpointed_parts(child)]

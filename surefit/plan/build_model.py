@@ -24,12 +24,12 @@ from surefit.inputs.features.feature_sequences import layout_of
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.models.call import Call, Names, match_arguments
-from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.lora import Adaptation, adapt, is_adapted
 from surefit.models.model_source import ModelSource, WeightLimits
 from surefit.models.module_outputs import Key
 from surefit.models.open_model import NO_LIMITS, open_model
 from surefit.models.optimizer import freeze_parameters
+from surefit.models.transformers_models import enable_checkpointing
 from surefit.pipeline.open_pipeline import build_pipeline
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
 from surefit.plan.choose_form import read_further, refuse_raw

@@ -42,12 +42,11 @@ from surefit.inputs.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
 from surefit.models.call import OwnLoss, with_module_loss
 from surefit.models.feature_model import FeatureModel
-from surefit.models.gradient_checkpointing import is_checkpointing
 from surefit.models.lora_targets import NO_LORA_TARGET
 from surefit.models.module_outputs import StepScores, describe_axes, find_step_scores
 from surefit.models.quantize import num_weights
 from surefit.models.save_model import load_model, needs_module, save_model
-from surefit.models.transformers_models import quiet_transformers
+from surefit.models.transformers_models import is_checkpointing, quiet_transformers
 from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import RowGroups, Together

@@ -16,8 +16,8 @@ from torch import nn
 
 from surefit.memory.trace_step import Sharing, trace_training
 from surefit.models.call import Call
-from surefit.models.gradient_checkpointing import enable_checkpointing
 from surefit.models.sharding import meta_copy, shard_module
+from surefit.models.transformers_models import enable_checkpointing
 
 COUNT = 4
 CASES: dict[str, dict[str, Any]] = {
