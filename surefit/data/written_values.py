@@ -3,9 +3,8 @@
 Which texts stand for missing values depends on the column:
 
 - In columns of numbers and of dates, every marker is a missing value.
-- In columns of categories, every marker is but `none` and `nil`, which are common categories.
-- In the column of the classes, a marker is a class if the other classes look like it: `NA` beside
-  `EU` and `APAC`, or `-` beside `+`.
+- In columns of categories and classes, `none`, `nil`, `missing` and `unknown` are values, and so is
+  a marker that looks like the other values: `NA` beside `DE` and `FR`, or `-` beside `+`.
 - Prompts and answers are missing where they are `nan` or `<NA>`, which pandas writes as text.
 - Other texts stay as they are.
 
@@ -40,11 +39,13 @@ _OTHER_NOTATION = re.compile(
 )
 MISSING_MARKERS = frozenset(
     (
-        *("n/a", "na", "nan", "-nan", "null", "none", "nil", "<na>", "#n/a", "#na"),
-        *("-", "--", "–", "—", "?", ".", "#value!", "#div/0!", "#ref!"),
+        *("n/a", "na", "nan", "-nan", "null", "none", "nil", "<na>", "#n/a", "#na", "nat"),
+        *("n.a.", "n.a", "(null)", "\\n", "missing", "unknown", "#n/a n/a"),
+        *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan", "#value!", "#div/0!", "#ref!", "#num!"),
+        *("-", "--", "–", "—", "?", "."),
     )
 )
-"""What people, spreadsheets, R and pandas write for a missing value, in lower case."""
+"""What people, spreadsheets, SQL, R and pandas write for a missing value, in lower case."""
 
 
 def read_number(text: str) -> float | None:
@@ -182,7 +183,7 @@ def _year(digits: str, four_digits: bool) -> int | None:
     return int(digits) + (1900 if int(digits) >= _CENTURY_TURNS else 2000)
 
 
-VALUES = frozenset(("none", "nil"))
+VALUES = frozenset(("none", "nil", "missing", "unknown"))
 """Markers that are common names of categories and classes."""
 IN_TEXTS = ("nan", "<NA>")
 """What pandas writes for a missing text, as it is spelled."""
@@ -246,9 +247,8 @@ def find_missing(
         certain = reading.missing is not None or is_measured
         usable = markers if certain else markers - VALUES
         counts = _count_markers(table, name, usable)
-        if name == label and not certain:
-            is_class = len(others) < 2 or any(_is_class(text, others) for text in counts)
-            counts = Counter() if is_class else counts
+        if not certain and (len(others) < 2 or any(_is_class(text, others) for text in counts)):
+            usable, counts = frozenset(), Counter()
         by_column[name] = sorted(map(str.casefold, counts)) if name == label else sorted(usable)
         found[name] = counts
     texts = {roles[role] for role in TEXT_ROLES if role in roles} & {*table.columns}

@@ -21,7 +21,7 @@ from surefit.data.written_values import ORDERS, find_missing, read_date
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Settings
 
-MARKERS = ("NA", "N/A", "#N/A", "?", "nan", "null", "-", "")
+MARKERS = ("NA", "N/A", "#N/A", "?", "nan", "null", "-", " n.a. ", "<NA>", "NaT", "")
 COLUMNS = ("size", "day", "colour", "label")
 
 
@@ -114,9 +114,20 @@ def test_column_of_markers_alone_stays_text(tmp_path: Path) -> None:
 def test_marker_is_a_class_where_the_others_look_like_it(
     classes: tuple[str, ...], missing: str | None
 ) -> None:
-    table = open_table([{"x": n, "label": classes[n % len(classes)]} for n in range(40)])
-    read = [row["label"] for row in _read(table, {"label": "label"})]
-    assert {*read} == {None if name == missing else name for name in classes}
+    held = [classes[n % len(classes)] for n in range(40)]
+    table = open_table([{"input": name, "label": name} for name in held])
+    for role in ("input", "label"):
+        read = [row[role] for row in _read(table, {"label": "label"})]
+        assert {*read} == {None if name == missing else name for name in classes}
+
+
+def test_words_for_missing_are_values_beside_words() -> None:
+    words = ("missing", "Unknown", "None")
+    rows = [{"n": str(n), "word": ["red", "blue"][n % 2], "label": n} for n in range(40)]
+    for place, word in enumerate(words):
+        rows[place] |= {"n": word, "word": word}
+    read = _read(open_table(rows), {"label": "label"})[:3]
+    assert [(row["n"], row["word"]) for row in read] == [(None, word) for word in words]
 
 
 def test_own_markers_replace_the_usual_ones() -> None:

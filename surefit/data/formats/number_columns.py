@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from surefit.config import set_option
 from surefit.data.roles import ROLES
 from surefit.data.written_values import (
     INTEGER,
@@ -45,6 +46,8 @@ HEADER_REPEATED = rule(
 
 MAX_TEXT_SHARE = 0.05
 """A column with a larger share of cells that do not resemble numbers is meant to be text."""
+MAX_MARKERS = 2
+"""So many different texts among numbers stand for something, such as a missing value."""
 MIN_NUMBERS = 4
 SHOWN_CELLS = 3
 SHOWN_COLUMNS = 8
@@ -128,7 +131,8 @@ class Column:
             return False
         num_filled = num_rows - self.num_blank
         num_numbers = num_filled - self.num_odd
-        few = self.num_text <= max(1, MAX_TEXT_SHARE * num_filled)
+        same = len(self.odd) <= MAX_MARKERS  # a sign for a missing value, however often
+        few = same or self.num_text <= max(1, MAX_TEXT_SHARE * num_filled)
         return few and num_numbers >= max(MIN_NUMBERS, self.num_odd)
 
 
@@ -177,9 +181,12 @@ class Columns:
             f"{path.name}: column {column.name!r} is read as text, because {odd} of its {filled} "
             f"cells {verb}: {', '.join(shown)}."
         )
-        return NOT_ALL_NUMBERS.finding(
-            message, file=str(path), row=first.row, line=first.line, column=column.name
-        )
+        where = {"file": str(path), "row": first.row, "line": first.line, "column": column.name}
+        if len(column.odd) > MAX_MARKERS or odd < 2:
+            return NOT_ALL_NUMBERS.finding(message, **where)
+        option = set_option("read.missing", [*column.odd])
+        fix = f"{NOT_ALL_NUMBERS.fix} If these cells are missing values: {option}."
+        return NOT_ALL_NUMBERS.finding(message, fix=fix, **where)
 
 
 def _only_header(column: Column, columns: Columns) -> bool:

@@ -51,7 +51,7 @@ EMPTY_FILE = rule(
 )
 
 SHOWN_FILES = 3
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MAX_COLUMNS = 10_000
 
 Record = tuple[int, dict[str, Any]]

@@ -147,6 +147,13 @@ def findings_of(path: Path) -> list[Finding]:
     return [f for f in open_table(path).findings if f.code in ("SF118", "SF119")]
 
 
+def test_a_text_that_recurs_among_numbers_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", table(lambda n: str(n) if n % 5 else "n/d"))
+    (found,) = findings_of(path)
+    assert f"cells are not numbers: 'n/d' {-(-NUM_ROWS // 5)} times" in found.message
+    assert "read.missing=[n/d]" in str(found.fix)
+
+
 ODD = ["12,5", "1 234", "€5", "1e5x", "1,234.50", "12 kg", "about 7", "15%"]
 
 
