@@ -181,12 +181,13 @@ class Columns:
             f"{path.name}: column {column.name!r} is read as text, because {odd} of its {filled} "
             f"cells {verb}: {', '.join(shown)}."
         )
-        where = {"file": str(path), "row": first.row, "line": first.line, "column": column.name}
-        if len(column.odd) > MAX_MARKERS or odd < 2:
-            return NOT_ALL_NUMBERS.finding(message, **where)
-        option = set_option("read.missing", [*column.odd])
-        fix = f"{NOT_ALL_NUMBERS.fix} If these cells are missing values: {option}."
-        return NOT_ALL_NUMBERS.finding(message, fix=fix, **where)
+        fix = ""
+        if len(column.odd) <= MAX_MARKERS and odd > 1:
+            option = set_option("read.missing", [*column.odd])
+            fix = f"{NOT_ALL_NUMBERS.fix} If these cells are missing values: {option}."
+        return NOT_ALL_NUMBERS.finding(
+            message, fix=fix, file=str(path), row=first.row, line=first.line, column=column.name
+        )
 
 
 def _only_header(column: Column, columns: Columns) -> bool:
