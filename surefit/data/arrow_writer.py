@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.core import files
 from surefit.data.arrow_types import map_arrow
 from surefit.data.column_types import (
     UNSTORABLE,
+    array_rank,
+    describe_type,
     find_odd_values,
     is_array,
     is_number,
+    is_text,
+    list_axes,
     merge_types,
     nested_list,
 )
-from surefit.data.data_rules import MIXED_TYPES
+from surefit.data.data_rules import MIXED_TYPES, WRONG_SHAPE, WRONG_TYPE
+from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.table import CHUNK_ROWS
 from surefit.data.written_values import MISSING_MARKERS, is_missing
 from surefit.findings import Rule
 
 SHOWN_CHARACTERS = 80
+Array = npt.NDArray[Any]
 
 
 class ColumnFaultError(Exception):
@@ -95,9 +105,15 @@ class ArrowWriter:
 
     def column(self, name: str, values: Sequence[Any]) -> pa.Array:
         """Values of the next rows as Arrow; a ColumnFaultError names one that does not fit."""
+        known = self.type_of(name)
+        if any(isinstance(value, np.ndarray) for value in values):
+            return Arrays(name, values, self.num_rows, known).join()
+        if self._empty_arrays and (is_text(known) or any(isinstance(v, str) for v in values)):
+            # pandas marks missing text with NaN
+            values = [None if isinstance(v, float) and v != v else v for v in values]
         try:
             column = pa.array(values)
-            merge_types(self.type_of(name), column.type)
+            merge_types(known, column.type)
         except UNSTORABLE:
             column = self._numbers(name, values)
             if column is None:
@@ -124,6 +140,12 @@ class ArrowWriter:
         names = dict.fromkeys(name for row in rows for name in row)
         columns = {name: self.column(name, [row.get(name) for row in rows]) for name in names}
         self.append(columns, len(rows))
+
+    def append_all(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write rows, a chunk at a time."""
+        left = iter(rows)
+        while chunk := list(islice(left, CHUNK_ROWS)):
+            self.append_rows(chunk)
 
     def append(self, columns: Mapping[str, pa.Array], num_rows: int) -> None:
         """Write the next rows; a column that is not among `columns` is null in them."""
@@ -238,3 +260,65 @@ class ArrowWriter:
         self._file.close()
         for num_rows, columns in self._read_written():
             yield from columns.get(name, pa.nulls(num_rows)).to_pylist()
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Rows of arrays from row `first_row` on; `known` is the type of earlier rows."""
+
+    name: str
+    values: Sequence[Any]
+    first_row: int
+    known: pa.DataType
+
+    def join(self) -> pa.Array:
+        """One array per row; a row without one gets an empty array, and is dropped later."""
+        first = next(value for value in self.values if isinstance(value, np.ndarray))
+        arrays: list[Array] = []
+        for place, value in enumerate(self.values):
+            if value is None:
+                arrays.append(first[:0])
+                continue
+            array = np.asarray(value) if isinstance(value, list) else value
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                what = f"holds a {type(value).__name__}, but an array in other rows"
+                raise self._fault(WRONG_TYPE, place, what)
+            self._check_shape(place, array, first)
+            arrays.append(array)
+        return _join(arrays)
+
+    def _check_shape(self, place: int, array: Array, first: Array) -> None:
+        shape, known = list(array.shape), self.known
+        expected: list[int | None] = list(first.shape)
+        if array_rank(known):
+            expected = list(list_axes(known)[0])
+        if not pa.types.is_null(known) and not is_array(nested_list(*list_axes(known))):
+            what = f"holds an array of shape {shape}, but {describe_type(known)} in earlier rows"
+            raise self._fault(WRONG_TYPE, place, what)
+        same_rank = len(shape) == len(expected)
+        # images may differ in every axis, rows of features only in the first
+        is_image = len(shape) == 3 or array.dtype == np.uint8
+        is_transposed = len(shape) == 2 and shape[:1] == expected[:1]
+        free = is_image or is_transposed or not same_rank
+        pairs = () if free else zip(shape[1:], expected[1:], strict=True)
+        if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
+            shown = ", ".join("*" if size is None else str(size) for size in expected)
+            what = f"has shape {shape}, but [{shown}] in earlier rows; only the first axis may vary"
+            raise self._fault(WRONG_SHAPE, place, what)
+
+    def _fault(self, rule: Rule, place: int, what: str) -> ColumnFaultError:
+        return ColumnFaultError(rule, self.name, [self.first_row + place], what)
+
+
+def _join(arrays: Sequence[Array]) -> pa.Array:
+    """Arrays of one rank as a column; axes in which they differ become lists."""
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return to_arrow(np.stack(arrays))
+    if len({shape[1:] for shape in shapes if shape[0]}) <= 1:
+        filled = [array for array in arrays if len(array)] or arrays[:1]
+        inner = to_arrow(np.concatenate(filled))
+    else:
+        inner = _join([part for array in arrays for part in array])
+    ends = np.cumsum([0, *(len(array) for array in arrays)])
+    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), inner)

@@ -15,7 +15,7 @@ from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import content_hashes, file_fingerprint
 from surefit.data.column_types import describe_type
 from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
-from surefit.data.find_files import Finder
+from surefit.data.find_files import Finder, locate
 from surefit.data.formats import (
     arrow_files,
     class_folders,
@@ -24,7 +24,6 @@ from surefit.data.formats import (
     idx,
     json_rows,
     jsonl,
-    label_files,
     numpy_files,
     tar_shards,
     text_lines,
@@ -32,14 +31,12 @@ from surefit.data.formats import (
     torch_files,
 )
 from surefit.data.formats.array_files import align_shards, doubtful_shards, open_per_row
-from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media
+from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media, read_named_files
 from surefit.data.formats.number_columns import text_by_few_cells
-from surefit.data.formats.opened import Opened
+from surefit.data.formats.opened import IDX, Opened, labels_beside
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
 from surefit.data.forms import spread_columns
-from surefit.data.locate_data import locate
-from surefit.data.named_files import read_named_files
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.objects import dict_splits, open_object
 from surefit.data.table import Source, Table
@@ -69,7 +66,7 @@ OPENERS: dict[str, Opener] = {
     ".txt": partial(open_records, text_lines.read_records),
     ".conll": partial(open_records, conll.read_records),
     ".conllu": partial(open_records, conll.read_records),
-    ".ts": time_series.open_ts,
+    ".ts": partial(open_records, time_series.read_records),
     idx.ENDING: idx.open_idx,
     ".npy": numpy_files.open_npy,
     ".npz": numpy_files.open_npz,
@@ -119,7 +116,7 @@ def _open_paths(
     paths: Sequence[Path], reading: Reading, skip: bool, finder: Finder, may_differ: bool
 ) -> Table:
     files, notes = finder.files_of(paths)
-    read = [*files, *(labels for file in files if (labels := label_files.labels_beside(file)))]
+    read = [*files, *(labels for file in files if (labels := labels_beside(file)))]
     by_name = len(read) > 1 or reading.label_from is not None  # names may mean classes
     names = [file.name for file in read] if by_name else []
     content_hashes([str(file) for file in read])  # all of them at once, in parallel
@@ -196,7 +193,7 @@ def ending(path: Path) -> str:
     '.jsonl'
     """
     name = path.name.lower().removesuffix(".gz")
-    return idx.ENDING if label_files.IDX.fullmatch(name) else Path(name).suffix
+    return idx.ENDING if IDX.fullmatch(name) else Path(name).suffix
 
 
 def holds_lines(table: Table) -> bool:
@@ -237,7 +234,7 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
 
 def _open_as_rows(files: Sequence[Path]) -> Opened | None:
     """Several `.npy` files that have one row each; None if they are shards."""
-    if any(file.suffix != ".npy" for file in files) or any(map(label_files.labels_beside, files)):
+    if any(file.suffix != ".npy" for file in files) or any(map(labels_beside, files)):
         return None
     return open_per_row(files)
 

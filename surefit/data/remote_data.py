@@ -25,7 +25,7 @@ from surefit.core.files import mark, move_inside, remove_file, write_json
 from surefit.core.foreign import first_line, read_json
 from surefit.data.cache import entry_folder, fingerprint, lock_entry
 from surefit.data.cache_entry import content_hashes
-from surefit.data.formats.label_files import label_names
+from surefit.data.formats.opened import label_names
 from surefit.data.remote_url import clean_url, protocol_of, with_access
 from surefit.errors import SurefitError, UsageError
 from surefit.findings import Finding, rule

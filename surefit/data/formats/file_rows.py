@@ -1,24 +1,42 @@
-"""Files that are one row each, with the label in their names if `label_from` says where."""
+"""Files that are one row each, given themselves or named in a column of a table.
+
+The label may be in their names, if `label_from` says where. Images and audio are decoded when rows
+are encoded, and keep their paths (see `cell_files.py`); arrays and texts are read here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.core.files import special_kind
+from surefit.data.arrow_writer import ArrowWriter
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import content_hashes
-from surefit.data.cell_files import ARRAYS, FileKind, kind_of
+from surefit.data.cell_files import ARRAYS, FileKind, kind_named, kind_of
+from surefit.data.data_rules import CORRUPT_FILE
 from surefit.data.formats.array_files import join_files
 from surefit.data.formats.numpy_files import Shape, map_npy, shape_of
 from surefit.data.formats.opened import Opened, converted
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile, too_long
+from surefit.data.roles import get_role
+from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.findings import Finding
+from surefit.findings import Finding, note, rule
+
+NAMED_FILE_MISSING = rule(
+    "SF197",
+    "error",
+    "file named in a column is missing",
+    why="The other rows of the column name files that are read; this row has no content.",
+    fix="Add the file, correct its name, or remove the row. Paths are relative to the data file.",
+)
 
 
 def media_kind(path: Path) -> FileKind | None:
@@ -76,9 +94,6 @@ def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | 
     return None
 
 
-TEXTS_PER_BATCH = 1024
-
-
 def read_contents(files: Sequence[Path], kind: FileKind, reading: Reading) -> Opened:
     """One row per file, in a column named after the role: what the file holds.
 
@@ -108,38 +123,74 @@ def open_texts(
     names = [str(file.resolve()) for file in files]  # which the findings name
     key = fingerprint("texts", content_hashes(names), names, labels, by_line, reading.model_dump())
 
+    found: list[Finding] = []
+
+    def rows() -> Iterator[dict[str, str]]:
+        for place, file in enumerate(files):
+            text = TextFile(file, reading)
+            label = {} if labels is None else {"label": labels[place]}
+            yield from ({"text": each, **label} for each in _texts(text, by_line))
+            found.extend(text.findings[:1] if not found else ())  # the first is enough
+
     def write(target: Path) -> list[Finding]:
-        found: list[Finding] = []
-        texts = _texts(files, labels or [""] * len(files), reading, by_line, found)
-        _write(target, texts, labels is not None)
+        with ArrowWriter(target, CORRUPT_FILE) as writer:
+            writer.append_all(rows())
         return found
 
     return converted(key, write)
 
 
-def _texts(
-    files: Sequence[Path],
-    labels: Sequence[str],
-    reading: Reading,
-    by_line: bool,
-    found: list[Finding],
-) -> Iterator[tuple[str, str]]:
-    """Each text with its label; of what is found in the files, the first is kept."""
-    for file, label in zip(files, labels, strict=True):
-        text = TextFile(file, reading)
-        if by_line:
-            yield from ((line.rstrip("\r\n"), label) for _, line in text.lines())
-        else:
-            if file.stat().st_size > MAX_LINE_BYTES:
-                raise too_long(file, 1)
-            yield "".join(text.chunks()).strip("\r\n"), label
-        found.extend(text.findings[:1] if not found else ())
+def _texts(file: TextFile, by_line: bool) -> Iterator[str]:
+    if by_line:
+        yield from (line.rstrip("\r\n") for _, line in file.lines())
+    elif file.path.stat().st_size > MAX_LINE_BYTES:
+        raise too_long(file.path, 1)
+    else:
+        yield "".join(file.chunks()).strip("\r\n")
 
 
-def _write(target: Path, rows: Iterator[tuple[str, str]], labelled: bool) -> None:
-    columns = {"text": pa.string(), **({"label": pa.string()} if labelled else {})}
-    schema = pa.schema(columns)
-    with pa.ipc.new_file(target, schema) as writer:
-        while chunk := list(islice(rows, TEXTS_PER_BATCH)):
-            arrays = [pa.array(values) for values in zip(*chunk, strict=True)]
-            writer.write_batch(pa.record_batch(arrays[: len(columns)], schema=schema))
+def read_named_files(table: Table, reading: Reading) -> Table:
+    """The table with the content of `.npy` and `.txt` files in the columns that name them."""
+    for column in table.columns:
+        kind = kind_named(table, column, lambda found: not found.decoded)
+        if kind is None:
+            continue
+        # labels of time steps are an array per row; a class may be called like a text file
+        is_label = column.lower() in get_role("label").names
+        names = get_role(kind.role).names
+        # beside a column that is named for such content, the paths only tell where it is from
+        has_content = any(name != column and name.lower() in names for name in table.columns)
+        if kind is ARRAYS if is_label else not has_content:
+            table = _with_contents(table, column, kind, reading)
+    return table
+
+
+def _with_contents(table: Table, column: str, kind: FileKind, reading: Reading) -> Table:
+    named = replace(table, arrow=table.arrow.select([column]), files=(column,))
+    paths: list[Any] = [row[column] or None for row in named.rows()]
+    for row, path in enumerate(paths):
+        if path is not None and (special_kind(path) or not Path(path).is_file()):
+            message = f"row {table.where(row)['row']}: there is no file {path}."
+            raise NAMED_FILE_MISSING.error(message, table.where(row), column=column)
+    files = list(dict.fromkeys(path for path in paths if path is not None))
+    opened = read_contents([Path(file) for file in files], kind, reading)
+    content = _by_row(opened.arrow.column(0), files, paths)
+    nouns = f"{kind.noun}s" if len(files) > 1 else kind.noun
+    message = f"column {column!r} names {len(files)} {nouns}; they are read in place of the names."
+    said = note(message, file=table.sources[0].file, column=column)
+    return replace(
+        table,
+        arrow=table.arrow.set_column(table.columns.index(column), column, content),
+        key=fingerprint(table.key, column, content_hashes(files)),
+        findings=(*table.findings, said, *opened.findings),
+        contents=(*table.contents, column),
+    )
+
+
+def _by_row(content: Any, files: Sequence[str], paths: Sequence[str | None]) -> Any:
+    """The content of each row's file; a file may be named in several rows, or in none."""
+    if list(files) == list(paths):
+        return content
+    places = {file: place for place, file in enumerate(files)}
+    rows = [None if path is None else places[path] for path in paths]
+    return content.take(pa.array(rows, pa.int64()))

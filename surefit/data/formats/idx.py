@@ -14,9 +14,8 @@ from surefit.config import Reading
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint
 from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
-from surefit.data.formats.label_files import labels_beside
 from surefit.data.formats.numpy_files import to_arrow
-from surefit.data.formats.opened import Opened, bad_file, cached_array
+from surefit.data.formats.opened import Opened, bad_file, cached_array, labels_beside
 from surefit.data.formats.text_decoding import open_bytes
 from surefit.findings import note
 

@@ -33,8 +33,13 @@ from surefit.data.data_rules import (
     check_expansion,
     unequal_rows,
 )
-from surefit.data.formats.label_files import labels_beside
-from surefit.data.formats.opened import Opened, bad_file, cached_array, write_in_chunks
+from surefit.data.formats.opened import (
+    Opened,
+    bad_file,
+    cached_array,
+    labels_beside,
+    write_in_chunks,
+)
 from surefit.data.row_arrays import new_array
 from surefit.findings import Finding, note
 from surefit.gigabytes import free_bytes, show_size

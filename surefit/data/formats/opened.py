@@ -1,9 +1,15 @@
-"""What opening one file gives, and what all openers share: the cache of converted files, errors."""
+"""What opening one file gives, and what openers share: converted files, errors, label files.
+
+Labels may be in a file of their own, beside the features or images that they belong to: `X.npy` has
+`y.npy` or `labels.npy`, `X_train.npy` has `y_train.npy`, `shard-3.features.npy` has
+`shard-3.labels.npy`; an IDX file `train-images-idx3-ubyte` has `train-labels-idx1-ubyte`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +31,10 @@ from surefit.findings import Finding, Rule
 WRITE_AGAIN = "Write the file again."
 CHUNK_BYTES = 1 << 24
 TABLE, ARRAY = "table.arrow", "array.npy"
+_FEATURES = ("x", "features", "feature", "inputs_embeds", "embeddings", "data", "inputs")
+_LABELS = ("y", "Y", "labels", "label", "targets", "target")
+IDX = re.compile(r"(.*[-._])?idx\d?(-ubyte)?")
+"""The name of an IDX file, in lower case and without `.gz`."""
 
 
 @dataclass(frozen=True)
@@ -94,3 +104,36 @@ def bad_file(
 ) -> FindingError:
     """Return the error about a file that cannot be read; `what` goes on after its name."""
     return rule.error(f"{path.name}{what}", {"file": str(path), **where}, fix=fix)
+
+
+def labels_beside(path: Path) -> Path | None:
+    """The label file that matches the name of a file, if it exists."""
+    beside = (path.with_name(name) for name in label_names(path.name))
+    return next((file for file in beside if file.is_file()), None)
+
+
+def label_names(name: str) -> list[str]:
+    """The names that the label file of a file of features or images may have."""
+    if IDX.fullmatch(name.lower().removesuffix(".gz")):
+        labels = name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
+        return [labels, f"{labels}.gz"] if "images" in name else []
+    if not name.endswith(".npy"):
+        return []
+    words = re.split(r"([-_.])", name.removesuffix(".npy"))
+    return [
+        "".join([*words[:at], label, *words[at + 1 :]]) + ".npy"
+        for at, word in enumerate(words)
+        if word.lower() in _FEATURES
+        for label in _LABELS
+    ]
+
+
+def without_labels(files: Sequence[Path]) -> list[Path]:
+    """The files without the label files of others.
+
+    A single pair of `.npy` files is kept: its arrays become two columns with their own names.
+    """
+    paired = [labels for file in files if (labels := labels_beside(file)) and labels in files]
+    if len({*paired}) == 1 and paired[0].suffix == ".npy":
+        return list(files)
+    return [file for file in files if file not in paired]

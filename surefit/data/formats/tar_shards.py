@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -28,7 +27,6 @@ from surefit.data.formats.jsonl import JsonReader
 from surefit.data.formats.opened import Opened, converted, reading_key
 from surefit.data.formats.tar_index import LeftOut, Member, read_index
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, is_gzip, open_bytes, too_long
-from surefit.data.table import CHUNK_ROWS
 from surefit.errors import FindingError
 from surefit.findings import Finding, note, rule
 
@@ -100,8 +98,7 @@ class _Reader:
             rows = (self._row(number, sample, file) for number, sample in enumerate(self.samples))
             try:
                 with ArrowWriter(target, CORRUPT_FILE) as writer:
-                    while chunk := list(islice(rows, CHUNK_ROWS)):
-                        writer.append_rows(chunk)
+                    writer.append_all(rows)
             except ColumnFaultError as fault:
                 message = f"{self.path.name}, {fault.message('row', fault.rows)}"
                 where = self._where(fault.rows[0])
@@ -222,7 +219,8 @@ class _Reader:
                 raise PICKLED_DATA.error(message, self._where(number)) from None
             message = f"{shown} is not a readable .npy file: {str(error).rstrip('.')}."
             raise CORRUPT_FILE.error(message, self._where(number)) from None
-        return _nested(array)
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return native if native.ndim else native.item()
 
     def _where(self, number: int) -> Mapping[str, str | int]:
         return {"file": str(self.path), "row": number}
@@ -261,14 +259,6 @@ def merge_notes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 _VARIES = re.compile(r"^[\d,]+|the first is .*")
 """What differs between the like notes of two shards."""
-
-
-def _nested(array: Any) -> Any:
-    """An array as lists of arrays of one axis, as Arrow takes them; a single value as it is."""
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if native.ndim == 0:
-        return native.item()
-    return native if native.ndim == 1 else [_nested(inner) for inner in native]
 
 
 Kind = Literal["image", "audio", "text", "class", "json", "array", "pickle", "unknown"]

@@ -2,63 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.data_rules import NO_DATA
-from surefit.data.formats.numpy_files import ragged_column
-from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
+from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import TextFile
+from surefit.data.formats.text_lines import Records
 from surefit.errors import FindingError
-from surefit.findings import Finding
-
-FORMAT_VERSION = 1
-CHUNK_SERIES = 256
-
-Series = tuple[npt.NDArray[np.float32], str | float | None]
-"""Values [time, channels], and the class or target."""
 
 
-def open_ts(path: Path, reading: Reading) -> Opened:
-    """Convert a `.ts` file into the cache once, then memory-map it."""
-
-    def write(target: Path) -> Sequence[Finding]:
-        file = TextFile(path, reading)
-        series = _Reader(path).series(file.lines())
-        first = next(series, None)
-        if first is None:
-            raise NO_DATA.error(f"{path.name} has no rows.", file=str(path))
-        _write(first, series, target)
-        return file.findings
-
-    return converted(reading_key(path, reading, "ts", FORMAT_VERSION), write)
-
-
-def _write(first: Series, series: Iterator[Series], path: Path) -> None:
-    chunk = [first, *islice(series, CHUNK_SERIES - 1)]
-    batch = _batch(chunk)
-    with pa.ipc.new_file(path, batch.schema) as writer:
-        while chunk:
-            writer.write_batch(_batch(chunk))
-            chunk = list(islice(series, CHUNK_SERIES))
-
-
-def _batch(chunk: Sequence[Series]) -> pa.RecordBatch:
-    offsets = np.cumsum([0, *(len(values) for values, _ in chunk)])
-    columns: dict[str, Any] = {
-        "features": ragged_column(np.concatenate([values for values, _ in chunk]), offsets)
-    }
-    if chunk[0][1] is not None:
-        columns["label"] = pa.array([label for _, label in chunk])
-    return pa.RecordBatch.from_pydict(columns)
+def read_records(path: Path, reading: Reading) -> Records:
+    """Line number and row of each series: `features` [time, channels] and `label`, if there is."""
+    file = TextFile(path, reading)
+    yield from _Reader(path).series(file.lines())
+    yield from file.findings
 
 
 @dataclass
@@ -70,7 +33,7 @@ class _Reader:
     classes: frozenset[str] | None = None
     has_target: bool = False
 
-    def series(self, lines: Iterator[tuple[int, str]]) -> Iterator[Series]:
+    def series(self, lines: Iterator[tuple[int, str]]) -> Records:
         """The series after `@data`, one per line."""
         number, in_data = 0, False
         for number, line in lines:
@@ -78,7 +41,7 @@ class _Reader:
             if not line or line.startswith(("#", "%")):
                 continue
             if in_data:
-                yield self._parse(line, number)
+                yield number, self._parse(line, number)
             elif line.startswith("@"):
                 in_data = line.lower() == "@data"
                 self._read_tag(line, number)
@@ -102,7 +65,7 @@ class _Reader:
             what = "series with time stamps, (time, value), are not supported; expected values only"
             raise self._fail(number, what, "Save the values only, with @timeStamps false.")
 
-    def _parse(self, line: str, number: int) -> Series:
+    def _parse(self, line: str, number: int) -> dict[str, Any]:
         parts = line.split(":")
         label: str | float | None = None
         if self.classes is not None or self.has_target:
@@ -120,7 +83,8 @@ class _Reader:
                     f"channel {place} has {len(channel)} values, but channel 0 has "
                     f"{len(channels[0])}",
                 )
-        return np.stack(channels, axis=1), label
+        row = {"features": np.stack(channels, axis=1)}
+        return row if label is None else {**row, "label": label}
 
     def _label(self, text: str, number: int) -> str | float:
         if self.classes is None:

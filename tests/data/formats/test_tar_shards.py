@@ -95,7 +95,7 @@ def test_keys_may_be_apart_and_have_dots(tmp_path: Path) -> None:
 def test_arrays_keep_their_type_and_axes(tmp_path: Path) -> None:
     arrays = [np.arange(6, dtype=np.float32).reshape(3, 2) + k for k in range(3)]
     table = opened(tmp_path, tar_of([(f"{k}.npy", npy(a)) for k, a in enumerate(arrays)]))
-    assert str(table.column_type("features")).endswith("float>>")
+    assert table.row(2)["features"].dtype == np.float32
     np.testing.assert_array_equal(table.row(2)["features"], arrays[2])
 
 

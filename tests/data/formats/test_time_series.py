@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from opening import entry_files, fault_of, rows_of, written
-from surefit.data.formats import time_series
 from surefit.data.open_data import open_table
+from surefit.data.table import CHUNK_ROWS
 
 HEAD = """# about
 @problemName toy
@@ -42,7 +42,7 @@ def test_series_without_labels_and_with_targets(tmp_path: Path) -> None:
 
 
 def test_more_series_than_one_chunk(tmp_path: Path) -> None:
-    count = 2 * time_series.CHUNK_SERIES + 3
+    count = CHUNK_ROWS + 3
     lines = [",".join(["1.5"] * (1 + place % 7)) + ":0:up\n" for place in range(count)]
     lines = [line.replace(":0:", ":" + line.split(":")[0] + ":") for line in lines]
     rows = rows_of(written(tmp_path / "a.ts", HEAD + "".join(lines)))
