@@ -1,23 +1,38 @@
-"""A batch of rows that are read anew from the user's Dataset in each epoch."""
+"""Batches of live rows: of a Dataset, read anew in each epoch; of a stream, window by window.
+
+A window has as many rows as the plan was made with, encoded, and held in memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from surefit.batches.field import NUM_TARGETS, OWN
 from surefit.batches.loading import to_batch
 from surefit.data.forms import spread_columns
-from surefit.data.python.live_rows import LiveRows, kept_randomness
+from surefit.data.python.live_rows import LiveRows, kept_randomness, seed_generators
+from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
+from surefit.data.table import Table
 from surefit.errors import RunFailedError
 from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
-from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError, phrase_of
+from surefit.inputs.casting import row_length
+from surefit.inputs.encoded_row import (
+    EncodedRow,
+    RowFaultError,
+    SkipRowError,
+    describe_counts,
+    phrase_of,
+)
 from surefit.inputs.store import Store
+from surefit.progress import Progress
 from surefit.targets.class_loss import loss_divisor
 
 if TYPE_CHECKING:
@@ -90,16 +105,13 @@ class ReadAnew:
 
     def _read(self, pipeline: Pipeline, number: int, copy: int, epoch: int) -> EncodedRow:
         """Read and encode a row, or a copy of it; raises where it cannot be trained on."""
-        table = spread_columns(self.live.table(number, pipeline.seed, epoch + 1))
-        raw = join_columns(table, pipeline.encoder.roles.values()).row(0)
-        encode, where = pipeline.row_encoder, f"row {number}, epoch {epoch + 1}"
+        raw = _raw_row(pipeline, self.live.table(number, pipeline.seed, epoch + 1))
+        where = f"row {number}, epoch {epoch + 1}"
         try:
-            blocks = encode(raw)
+            blocks = pipeline.row_encoder(raw)
             if self.copies is not None and copy:
-                begun = encode.begin(raw)
-                again = partial(encode.encode_read, extras=begun.extras)
-                place = (number, copy, epoch)
-                blocks = self.copies.encode_anew(begun.row, place, blocks, again)
+                row, again = _encode_again(pipeline, raw)
+                blocks = self.copies.encode_anew(row, (number, copy, epoch), blocks, again)
         except SkipRowError as skip:
             message = f"{where}: the row cannot be used ({phrase_of(skip.reason)})."
             raise RunFailedError(message, GIVE_ROWS) from None
@@ -121,3 +133,174 @@ def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
         return sum(row.num_targets for row in rows)
     labels = np.concatenate([np.ravel(row.columns["labels"]) for row in rows])
     return loss_divisor(options, labels)
+
+
+def _raw_row(pipeline: Pipeline, table: Table) -> Mapping[str, Any]:
+    """Return the only row of a Table as the Encoder reads it."""
+    return join_columns(spread_columns(table), pipeline.encoder.roles.values()).row(0)
+
+
+def _encode_again(pipeline: Pipeline, raw: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return a row that was read, and the function that encodes augmented copies of it."""
+    begun = pipeline.row_encoder.begin(raw)
+    return begun.row, partial(pipeline.row_encoder.encode_read, extras=begun.extras)
+
+
+class StreamEndedError(RunFailedError):
+    """A stream has no more rows, and cannot be iterated again."""
+
+
+@dataclass
+class _Held:
+    """The window in memory, and where those up to it began."""
+
+    window: int = 0
+    rows: list[EncodedRow] = field(default_factory=list)
+    starts: list[list[int]] = field(default_factory=lambda: [[0, 0]])
+    """Pass and row at which each window began; the first one is the plan's."""
+    state: Any = None
+    """The position that the stream saved before the window was read."""
+    digest: str | None = None
+    """What the window must be again, after a resume."""
+
+
+@dataclass(frozen=True)
+class StreamWindows:
+    """The rows of a stream, window by window; window 0 is the training Store."""
+
+    stream: Stream
+    num_rows: int
+    lengths: Any
+    """Of the Store's rows: each window has its rows in the same order of lengths."""
+    held_out: frozenset[int]
+    """Rows of a pass that are validation rows."""
+    files: tuple[str, ...] = ()
+    """Columns of file paths, as a Table has them."""
+    row_seconds: float = 0.0
+    copies: AugmentedCopies | None = None
+    """How augmented copies of a row are made, where the Store has some."""
+    held: _Held = field(default_factory=_Held)
+    notices: list[Callable[[str], None]] = field(default_factory=list)
+    """Who hears of rows that are dropped."""
+
+    def encoded(
+        self, pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int
+    ) -> list[EncodedRow]:
+        """Rows of a window, encoded."""
+        if epoch == 0:
+            stored = source if isinstance(source, Store) else source.stored
+            counts = stored.num_targets
+            found = zip(map(int, rows), stored.rows(rows), strict=True)
+            return [EncodedRow(columns, int(counts[row]), 0, False) for row, columns in found]
+        with kept_randomness():
+            while self.held.window != epoch:
+                if epoch < self.held.window:
+                    raise RunFailedError(
+                        f"Window {epoch} of the stream is needed again, and {self.held.window} is "
+                        "read.",
+                        "Resume the run.",
+                    )
+                self._read_next(pipeline)
+        return [self.held.rows[int(row)] for row in rows]
+
+    def position(self) -> dict[str, Any] | None:
+        """Where the window in memory began, as plain values."""
+        held = self.held
+        if not held.window:
+            return None
+        return {"starts": held.starts, "state": held.state, "digest": held.digest}
+
+    def seek(self, pipeline: Pipeline, position: dict[str, Any], progress: Progress) -> None:
+        """Read the window again in which a run was saved; it must be the same."""
+        starts = [[int(each) for each in pair] for pair in position["starts"]]
+        for state in dict.fromkeys((bool(position["state"]), False)):
+            held = self.held
+            held.window, held.starts = len(starts) - 2, starts[:-1]
+            with kept_randomness():
+                self.stream.seek(starts, position["state"] if state else None, progress)
+                self._read_next(pipeline)
+            if self.held.digest == position["digest"]:
+                return
+        raise RunFailedError(
+            f"The stream {self.stream.name} gives other rows than before the run was saved.",
+            "Let it give the same rows whenever it is iterated, or start a new run.",
+        )
+
+    def _read_next(self, pipeline: Pipeline) -> None:
+        held, stream, dropped = self.held, self.stream, Counter[str]()
+        cursor = stream.cursor
+        state, window = stream.state(), held.window + 1
+        starts = [*held.starts, [cursor.passes, cursor.number]]
+        seed_generators(0, window)
+        rows: list[EncodedRow] = []
+        truncated, began = 0, cursor.passes
+        while len(rows) < self.num_rows:
+            try:
+                number, table = stream.next()
+            except StopIteration:
+                self._begin_again(began, len(rows))
+                continue
+            if cursor.passes and number in self.held_out:
+                continue
+            try:
+                raw = _raw_row(pipeline, replace(table, files=self.files))
+                made, copies = pipeline.row_encoder(raw), list[EncodedRow]()
+                if (
+                    self.copies is not None
+                ):  # those that cannot be used are left out, as in the plan
+                    row, again = _encode_again(pipeline, raw)
+                    for _, copy, _ in self.copies.encode(row, number, made, again, window):
+                        copies += () if isinstance(copy, SkipRowError) else copy
+            except SkipRowError as skip:
+                dropped[skip.reason] += 1
+                continue
+            except RowFaultError as fault:
+                message = f"row {number} of the stream: {fault.message}"
+                raise fault.rule.error(message, row=number, fix=fault.fix) from None
+            truncated += any(block.truncated for block in made)
+            rows += [*made, *copies]
+        rows = rows[: self.num_rows]  # the last row may have more copies than fit
+        held.rows, held.digest = self._arranged(rows, pipeline), _digest(rows)
+        held.window, held.starts, held.state = window, starts, state
+        self._report(starts[-1][1], dropped, truncated)
+
+    def _begin_again(self, began: int, num_rows: int) -> None:
+        """A new pass over the stream; raises where there is none, or no row in a whole one."""
+        stream, cursor = self.stream, self.stream.cursor
+        if not stream.again:
+            raise StreamEndedError(
+                f"The stream {stream.name} ended after {cursor.number:,} rows. It cannot be "
+                f"iterated again, so training ends; its last {num_rows:,} rows, fewer than the "
+                f"{self.num_rows:,} of a window, are not trained on.",
+                "Pass an object that can be iterated again, such as a Dataset or a generator "
+                "function, or use fewer --max-steps.",
+            )
+        if cursor.passes > began and not num_rows:
+            raise RunFailedError(
+                f"The stream {stream.name} gave no row that can be used in a whole pass.",
+                "Look at its rows: surefit.inspect(list of them).",
+            )
+        stream.rewind(cursor.passes + 1)
+
+    def _arranged(self, rows: list[EncodedRow], pipeline: Pipeline) -> list[EncodedRow]:
+        """The rows in the order of lengths of the Store, so that its batches suit them."""
+        lengths = [row_length(row.columns, pipeline.fields) for row in rows]
+        placed: list[EncodedRow] = [rows[0]] * self.num_rows
+        shortest = np.argsort(lengths, kind="stable")[: self.num_rows]
+        for place, row in zip(np.argsort(self.lengths, kind="stable"), shortest, strict=True):
+            placed[int(place)] = rows[int(row)]
+        return placed
+
+    def _report(self, first: int, dropped: Counter[str], truncated: int) -> None:
+        lost = dropped.total()
+        parts = [f"{lost:,} rows are dropped ({describe_counts(dropped)})"] if lost else []
+        parts += [f"{truncated:,} rows are truncated"] if truncated else []
+        for notice in self.notices if parts else ():
+            notice(f"Stream, from row {first:,} on: {', '.join(parts)}.")
+
+
+def _digest(rows: list[EncodedRow]) -> str:
+    digest = xxhash.xxh3_64()
+    for row in rows:
+        digest.update(row.content())
+    return digest.hexdigest()

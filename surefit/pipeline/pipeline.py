@@ -32,10 +32,9 @@ from surefit.models.optimizer import OptimizerSettings
 from surefit.models.sharding import meta_copy
 from surefit.pipeline.accept import Accepted, accept
 from surefit.pipeline.evaluation import ALONE, Evaluation, EvaluationSettings, Group, evaluate
-from surefit.pipeline.live_batch import ReadAnew, live_batch
+from surefit.pipeline.live_batch import ReadAnew, StreamWindows, live_batch
 from surefit.pipeline.prediction import predict
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
-from surefit.pipeline.stream_windows import StreamWindows
 from surefit.progress import Progress, silent
 from surefit.speed.sparse_head import find_input_embedding
 from surefit.speed.varlen_attention import Varlen

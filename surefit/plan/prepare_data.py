@@ -22,9 +22,8 @@ from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding
 from surefit.inputs.encoder import Encoder
 from surefit.pipeline.accept import refuse_stream
-from surefit.pipeline.live_batch import ReadAnew
+from surefit.pipeline.live_batch import ReadAnew, StreamWindows
 from surefit.pipeline.pipeline import Pipeline
-from surefit.pipeline.stream_windows import StreamWindows
 from surefit.plan.choose_form import choose_form, further_inputs, with_given_ids
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics

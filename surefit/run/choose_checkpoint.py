@@ -1,10 +1,9 @@
-"""Which checkpoint a run resumes from: the newest that is whole, with the best one it names."""
+"""Which checkpoint a run resumes from: the newest that is whole."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,34 +131,25 @@ def checkpoint_damage(path: Path) -> list[Damage]:
 
 
 def choose_checkpoint(folder: Path) -> Chosen:
-    """The newest checkpoint that is whole and whose best one is whole; each file is read.
-
-    Where none is, the newest whole one without its best; where there is none, the beginning.
-    """
-    damaged: list[str] = []
-    lost: list[str] = []
-    fallback: Path | None = None
+    """Choose the newest checkpoint that is whole, or the beginning; each file is read."""
+    notices, chosen, forgets_best = list[str](), None, False
     for path in reversed(list_checkpoints(folder)):
         wrong = checkpoint_damage(path)
-        if wrong:
-            damaged.append(f"{path.name} is damaged and was passed over: {wrong[0]}.")
-            continue
-        best = read_about(path).state.best_step
-        best_path = path if best is None else checkpoint_path(folder, best)
-        wrong = checkpoint_damage(best_path) if best_path != path else []
         if not wrong:
-            return Chosen(path, (*damaged, *lost, *_resumes(path, damaged + lost)))
-        fallback = fallback or path
-        lost.append(f"The best checkpoint, {best_path.name}, is damaged: {wrong[0]}.")
-    notices = [*damaged, *lost[:1]]
-    if fallback is not None:
-        notices.append("A later evaluation will choose another best step.")
-    return Chosen(fallback, (*notices, *_resumes(fallback, notices)), fallback is not None)
-
-
-def _resumes(path: Path | None, passed_over: list[str]) -> Iterator[str]:
-    if passed_over:
-        yield f"Resuming from step {step_of(path) if path is not None else 0}."
+            chosen = path
+            break
+        notices.append(f"{path.name} is damaged and was passed over: {wrong[0]}.")
+    best = read_about(chosen).state.best_step if chosen is not None else None
+    best_path = chosen if best is None else checkpoint_path(folder, best)
+    if best_path is not None and best_path != chosen and (wrong := checkpoint_damage(best_path)):
+        forgets_best = True
+        notices.append(
+            f"The best checkpoint, {best_path.name}, is damaged: {wrong[0]}. A later evaluation "
+            "will choose another best step."
+        )
+    if notices:
+        notices.append(f"Resuming from step {step_of(chosen) if chosen is not None else 0}.")
+    return Chosen(chosen, tuple(notices), forgets_best)
 
 
 def set_aside(folder: Path, after: Path | None) -> None:

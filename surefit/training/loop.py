@@ -15,9 +15,9 @@ import numpy as np
 from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, RunFailedError, message_of
 from surefit.pipeline.evaluation import Evaluation
+from surefit.pipeline.live_batch import StreamEndedError, StreamWindows
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import Place, Rows, StepBatches, add_gradients
-from surefit.pipeline.stream_windows import StreamEndedError, StreamWindows
 from surefit.progress import Progress
 from surefit.run.choose_checkpoint import State
 from surefit.run.events import Observer

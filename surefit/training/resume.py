@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -141,27 +141,32 @@ def validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> St
             "Pass the rows: surefit evaluate RUN --data FILE.",
         )
     _refuse_other_version(run, run.plan)
+    store = _cached_rows(run)
+    if store is None:
+        _refuse_missing_data(run, run.config)
+        _encode_again(run, model, progress)
+        store = _cached_rows(run)
+    if store is None:
+        raise DATA_CHANGED.error(
+            f"The validation rows of {run.path} are not those it was trained with.",
+            fix="Put the old data back, or name the rows: surefit evaluate RUN --data FILE.",
+        )
+    return store
+
+
+def _cached_rows(run: Run) -> Store | None:
     folder = entry_folder("encoded", run.plan["stores"]["validation"])
-    if is_sound(folder) and Store(folder).key == run.plan["eval_key"]:
-        return Store(folder)
-    _refuse_missing_data(run, run.config)
-    return _encode_again(run, model, progress)
+    if not is_sound(folder) or Store(folder).key != run.plan["eval_key"]:
+        return None
+    return Store(folder)
 
 
-def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> Store:
-    """The validation rows of a plan made anew; refused where they are not those of the run."""
-    # validation rows have no augmented copies; the scorer is the run's; rows are encoded alike in
-    # every precision, and this machine may not have the run's
-    config = run.config
-    generate = config.generate.model_copy(update={"scorer": None})
-    plain = {
-        "augmentation_factor": 1,
-        "generate": generate,
-        "early_stopping": type(config.early_stopping)(),
-        "metrics": {n: each for n, each in config.metrics.items() if each.function is None},
-        "precision": "fp32",
-    }
-    # what `train` returns holds the trained module; the plan builds a named model from its name
+def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> None:
+    """Encode the rows of a run into the cache, as its plan did."""
+    # Validation rows have no augmented copies, and are encoded alike in every precision; this
+    # machine may not have the run's.
+    config = run.config.model_copy(update={"augmentation_factor": 1, "precision": "fp32"})
+    # What `train` returns holds the trained module; the plan builds a named model from its name.
     passed = run.module_object if "model" in run.objects else None
     objects = PythonObjects(
         model=model if model is not None else passed,
@@ -169,18 +174,8 @@ def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> Stor
         collate_fn=run.collate_fn,
         loss_fn=run.loss_fn,
     )
-    config = config.model_copy(update=plain)
-    request = Request(config, objects, run.code, run.choices)
-    plan = make_plan(request, progress)
-    refuse_errors(plan)
-    assert plan.job is not None
-    if plan.job.validation.key != run.plan["eval_key"]:
-        raise DATA_CHANGED.error(
-            f"The validation rows of {run.path} are not those it was trained with. "
-            + describe_changed_rows(run.plan, plan.job, sides=("validation",)),
-            fix="Put the old data back, or name the rows: surefit evaluate RUN --data FILE.",
-        )
-    return plan.job.validation
+    request = Request(config, objects, run.code, run.choices, encodes_only=True)
+    refuse_errors(make_plan(request, progress))
 
 
 def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
@@ -383,21 +378,17 @@ def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
     ]
 
 
-def describe_changed_rows(
-    stored: Mapping[str, Any], job: Job, sides: Sequence[str] = ("train", "validation")
-) -> str:
-    """What differs between the rows of a run's plan and those of a new Job.
+def describe_changed_rows(stored: Mapping[str, Any], job: Job) -> str:
+    """Describe what differs between the rows of a run's plan and those of a new Job.
 
-    A row that changed may also have moved from training to validation; so with both `sides`, they
-    are compared together.
+    A row that changed may also have moved from training to validation, so both are compared
+    together.
     """
-    names = stored.get("stores") or {}
-    folders = [entry_folder("encoded", names[side]) for side in sides if side in names]
+    folders = [entry_folder("encoded", name) for name in (stored.get("stores") or {}).values()]
     if not folders or not all(is_sound(folder) for folder in folders):
         return "The cache no longer has the rows it was begun with, so they cannot be compared."
-    now = {"train": job.train, "validation": job.validation}
     old = _rows_by_digest(Store(folder) for folder in folders)
-    new = _rows_by_digest(now[side] for side in sides)
+    new = _rows_by_digest((job.train, job.validation))
     added = sorted(new[digest] for digest in new.keys() - old.keys())
     gone = sorted(old[digest] for digest in old.keys() - new.keys())
     if not added and not gone:

@@ -15,8 +15,8 @@ from surefit.memory.process_memory import trim_heap
 from surefit.models.lora import is_adapted
 from surefit.models.save_model import save_model
 from surefit.models.sharding import Skeleton
+from surefit.pipeline.live_batch import StreamWindows
 from surefit.pipeline.pipeline import Pipeline
-from surefit.pipeline.stream_windows import StreamWindows
 from surefit.plan.plan import Plan
 from surefit.processes import (
     OtherProcessError,

@@ -17,7 +17,7 @@ from builders import noisy_net, numbered_vector, stop_at, weights_of
 from surefit.data.open_data import open_table
 from surefit.data.python import streams
 from surefit.errors import RunFailedError, UsageError
-from surefit.pipeline.stream_windows import StreamEndedError
+from surefit.pipeline.live_batch import StreamEndedError
 
 FIRST = 60
 

@@ -16,7 +16,6 @@ from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.data.roles import Role
 from surefit.errors import FindingError, UsageError
-from surefit.training import measured_step
 
 TINY: dict[str, Any] = {"model": "tiny:llama", "max_steps": 2, "batch_size": 4}
 INSTRUCTIONS = [
@@ -24,28 +23,6 @@ INSTRUCTIONS = [
     for n in range(40)
 ]
 PLAIN = [{key: row[key] for key in ("instruction", "output")} for row in INSTRUCTIONS[:6]]
-
-
-def test_measured_fit_sends_the_batch_that_training_sends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[set[str]] = []
-    real = measured_step.prove
-
-    def noted(job: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = job.batches.worst_rows(job.epochs)
-        seen.append(set(job.pipeline.batch(job.train, rows)))
-        return real(job, *args, **kwargs)
-
-    monkeypatch.setattr(measured_step, "prove", noted)
-    data = echo_rows(40)
-    plan = surefit.check(data=data, fit="measured", **TINY)
-    surefit.train(data=data, output=str(tmp_path / "run"), **TINY)
-    assert plan.ok
-    measured, trained = seen
-    assert measured == trained
-    assert "row_lengths" in measured  # padding-free, with labelled positions only
-    assert "labelled_positions" in measured
 
 
 def test_a_run_evaluates_as_training_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,8 +33,11 @@ def test_a_run_evaluates_as_training_did(tmp_path: Path, monkeypatch: pytest.Mon
     assert again == run.metrics  # the same operations twice, so to the bit
     monkeypatch.setattr("surefit.training.resume.make_plan", None)  # nothing is planned
     assert surefit.evaluate(str(run.path)) == run.metrics
-    write_jsonl(data, echo_rows(61))  # other rows: those of the cache are not used
-    with pytest.raises(TypeError, match="not callable"):
+    write_jsonl(data, echo_rows(61))  # the rows of the run are those in the cache
+    assert surefit.evaluate(str(run.path)) == run.metrics
+    monkeypatch.undo()
+    monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "other"))
+    with pytest.raises(FindingError, match="are not those it was trained with"):
         surefit.evaluate(str(run.path))
 
 
