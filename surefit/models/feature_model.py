@@ -18,20 +18,20 @@ from torch import nn
 from surefit.core import files
 from surefit.core.foreign import read_json
 from surefit.data.data_rules import WRONG_SHAPE
-from surefit.errors import UsageError, describe_error
+from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FeatureStatistics
 from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.models.model_source import Built
 from surefit.models.transformers_models import (
     UNSUITABLE_MODEL,
-    ProjectionPlan,
+    input_size,
     load_weights,
+    max_positions,
     new_model,
-    plan_projection,
     quiet_transformers,
     resize_config,
+    text_config,
 )
 from surefit.speed.sparse_head import find_input_embedding
 from surefit.targets.task_spec import Head
@@ -209,23 +209,28 @@ def build_feature_model(
     assert head.size is not None
     assert head.body is not None
     notes = _fit_config(name, config, head, encoder, from_scratch)
-    plan = plan_projection(features.width, features.longest, config)
     built = _load_body(name, config, from_scratch, trust_remote_code)
-    _check_body(name, built.module)
-    std = _embedding_std(built.module)
-    module = FeatureModel(
-        built.module,
-        _new_projection(plan, features, std),
-        nn.Linear(plan.hidden_size, head.size(encoder)),
-        head.body,
-    )
+    std, text = _embedding_std(built.module), text_config(config)
+    projection = AdaptiveProjection(input_size(text), features.width)
+    projection.standardise(features.mean, features.scale)
+    # Its outputs get the standard deviation of the embeddings that they replace.
+    nn.init.normal_(projection.linear.weight, std=std / features.width**0.5)
+    nn.init.zeros_(projection.linear.bias)
+    output = nn.Linear(text.hidden_size, head.size(encoder))
+    module = FeatureModel(built.module, projection, output, head.body)
     nn.init.normal_(module.mask_vector, std=std)
-    folder = Path(name)
-    if from_scratch or not has_feature_layers(folder):
-        new = FEATURES_PROJECTED.finding(_describe(name, plan, "A new"))
-        return Built(module, (*notes, *built.findings, new))
-    found = _reuse_layers(module, folder, plan)
-    return Built(module, (*built.findings, *found))
+    is_trained, found = False, list[Finding]()
+    if not from_scratch and has_feature_layers(Path(name)):
+        is_trained, found = _reuse_layers(module, Path(name))
+    room = max_positions(text)
+    positions = f", which has {room} positions" if room is not None else ""
+    message = (
+        f"{'The trained' if is_trained else 'A new'} projection maps feature size {features.width} "
+        f"(sequence length up to {features.longest}) to input size {input_size(text)} of {name}"
+        f"{positions}."
+    )
+    found.append(FEATURES_PROJECTED.finding(message))
+    return Built(module, (*notes, *built.findings, *found))
 
 
 def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bool) -> Built:
@@ -233,15 +238,26 @@ def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bo
     from transformers import AutoModel
 
     with quiet_transformers():
-        if not from_scratch:
-            return load_weights(AutoModel, name, config, trust_remote_code)
         try:
-            return Built(new_model(AutoModel, config, trust_remote_code))
+            built = (
+                Built(new_model(AutoModel, config, trust_remote_code))
+                if from_scratch
+                else load_weights(AutoModel, name, config, trust_remote_code)
+            )
+        except FindingError:
+            raise
         except Exception as error:  # some architectures can only be built with a head
-            what = f"{describe_error(error)}"
             raise UNSUITABLE_MODEL.error(
-                f"{name} cannot be built without a head: {what}", fix=READS_FEATURES
+                f"{name} cannot be built without a head: {describe_error(error)}",
+                fix=READS_FEATURES,
             ) from error
+    if "inputs_embeds" not in inspect.signature(built.module.forward).parameters:
+        raise UNSUITABLE_MODEL.error(
+            f"{name} is a {type(built.module).__name__}; its forward has no argument "
+            "inputs_embeds.",
+            fix=READS_FEATURES,
+        )
+    return built
 
 
 def _fit_config(
@@ -268,48 +284,29 @@ def _check_config(name: str, config: Any) -> None:
         )
 
 
-def _check_body(name: str, body: nn.Module) -> None:
-    if "inputs_embeds" not in inspect.signature(body.forward).parameters:
-        raise UNSUITABLE_MODEL.error(
-            f"{name} is a {type(body).__name__}; its forward has no argument inputs_embeds.",
-            fix=READS_FEATURES,
-        )
-
-
 def _embedding_std(body: Any) -> float:
     """The standard deviation of the body's embeddings, which its norms are made for."""
     embedding = find_input_embedding(body)
     return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
 
 
-def _new_projection(
-    plan: ProjectionPlan, features: FeatureStatistics, std: float
-) -> AdaptiveProjection:
-    """A projection whose outputs have the standard deviation of the embeddings they replace."""
-    projection = AdaptiveProjection(plan.input_size, plan.feature_size)
-    projection.standardise(features.mean, features.scale)
-    nn.init.normal_(projection.linear.weight, std=std / plan.feature_size**0.5)
-    nn.init.zeros_(projection.linear.bias)
-    return projection
-
-
-def _describe(name: str, plan: ProjectionPlan, which: str) -> str:
-    room = f", which has {plan.positions} positions" if plan.positions is not None else ""
-    return (
-        f"{which} projection maps feature size {plan.feature_size} (sequence length up to "
-        f"{plan.longest}) to input size {plan.input_size} of {name}{room}."
-    )
-
-
-def _reuse_layers(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> list[Finding]:
-    """Load the folder's trained layers that fit this model, and report which they are."""
-    sizes, saved = read_sizes(folder), read_weights(folder)
-    own = module.state_dict()
-    usable = {key: value for key, value in saved.items() if own[key].shape == value.shape}
-    if sizes["reads"] != module.reads:
-        usable = {key: value for key, value in usable.items() if not key.startswith("head.")}
-    if sizes["width"] != plan.feature_size:
-        usable = {k: v for k, v in usable.items() if not k.startswith("projection.")}
+def _reuse_layers(module: FeatureModel, folder: Path) -> tuple[bool, list[Finding]]:
+    """Load the folder's trained layers that fit; whether the projection does, and a report."""
+    sizes, saved, own = read_sizes(folder), read_weights(folder), module.state_dict()
+    trained_size, size = sizes["width"], module.projection.width
+    other = [
+        name
+        for name, fits in (
+            ("projection.", trained_size == size),
+            ("head.", sizes["reads"] == module.reads),
+        )
+        if not fits
+    ]
+    usable = {
+        key: value
+        for key, value in saved.items()
+        if own[key].shape == value.shape and not key.startswith(tuple(other))
+    }
     module.load_state_dict(usable, strict=False)
     found = []
     if "head.weight" not in usable:
@@ -318,17 +315,10 @@ def _reuse_layers(module: FeatureModel, folder: Path, plan: ProjectionPlan) -> l
     new = sorted({key.split(".")[0] for key in saved} - {key.split(".")[0] for key in usable})
     rest = f"; new: {', '.join(new)}" if new else ""
     found.append(note(f"Reused from {folder}: body, {', '.join(reused)}{rest}."))
-    if sizes["width"] == plan.feature_size:
-        return [*found, FEATURES_PROJECTED.finding(_describe(str(folder), plan, "The trained"))]
-    message = (
-        f"{folder} was trained on feature size {sizes['width']}; the data has feature size "
-        f"{plan.feature_size}."
-    )
-    return [
-        *found,
-        PROJECTION_LEFT_OUT.finding(message),
-        FEATURES_PROJECTED.finding(_describe(str(folder), plan, "A new")),
-    ]
+    if trained_size != size:
+        message = f"{folder} was trained on feature size {trained_size}; the data has feature size "
+        found.append(PROJECTION_LEFT_OUT.finding(f"{message}{size}."))
+    return trained_size == size, found
 
 
 SIZES = "features.json"

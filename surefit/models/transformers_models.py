@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,34 +250,6 @@ OFFSET_POSITIONS = (
 """Architectures that number positions from pad_token_id + 1."""
 
 
-@dataclass(frozen=True)
-class ProjectionPlan:
-    """The projection from the data's feature size to the input size of a body."""
-
-    feature_size: int
-    input_size: int
-    """The size of the body's `inputs_embeds`; some bodies project it to their hidden size."""
-    hidden_size: int
-    longest: int
-    """The sequence length of the longest training row."""
-    positions: int | None
-    """The longest sequence that the body accepts; None where nothing limits it."""
-
-
-def plan_projection(feature_size: int, longest: int, config: Any) -> ProjectionPlan:
-    """Plan the projection of rows of up to `longest` steps into a model.
-
-    >>> from types import SimpleNamespace
-    >>> config = SimpleNamespace(hidden_size=256, max_position_embeddings=512, model_type="bert")
-    >>> plan_projection(4000, 999, config)
-    ProjectionPlan(feature_size=4000, input_size=256, hidden_size=256, longest=999, positions=512)
-    """
-    text = _text_config(config)
-    return ProjectionPlan(
-        feature_size, input_size(text), text.hidden_size, longest, max_positions(text)
-    )
-
-
 def input_size(text: Any) -> int:
     """The size of `inputs_embeds`; some bodies project it to their hidden size."""
     sizes = (getattr(text, name, None) for name in ("embedding_size", "word_embed_proj_dim"))
@@ -292,7 +264,7 @@ def resize_config(config: Any, feature_size: int, longest: int) -> list[str]:
     >>> resize_config(config, 4000, 999)
     ['vocab_size 271 → 4000', 'max_position_embeddings 20 → 999']
     """
-    text = _text_config(config)
+    text = text_config(config)
     changed = []
     special = (getattr(text, f"{name}_token_id", None) for name in ("pad", "bos", "eos"))
     vocabulary = max([feature_size, *(each + 1 for each in special if isinstance(each, int))])
@@ -308,7 +280,8 @@ def resize_config(config: Any, feature_size: int, longest: int) -> list[str]:
     return changed
 
 
-def _text_config(config: Any) -> Any:
+def text_config(config: Any) -> Any:
+    """The part of a config that describes the text model, where it has several."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 

@@ -14,7 +14,7 @@ import surefit
 from builders import assert_close, assert_same_weights, feature_rows, save_ragged
 from surefit.cli import run as command
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
-from surefit.models.transformers_models import plan_projection
+from surefit.models.transformers_models import input_size, max_positions
 
 FEATURES = "feature-classification"
 
@@ -65,15 +65,12 @@ def test_projection_refuses_what_it_cannot_take() -> None:
         AdaptiveProjection.for_data(np.zeros(4), 8)
 
 
-def test_sizes_are_planned_from_shapes_and_config_alone() -> None:
-    bert = AutoConfig.for_model("bert", hidden_size=256, max_position_embeddings=271)
-    plan = plan_projection(4000, 999, bert)
-    assert (plan.feature_size, plan.input_size, plan.positions) == (4000, 256, 271)
+def test_sizes_are_read_off_the_config_alone() -> None:
     electra = AutoConfig.for_model("electra", hidden_size=64, embedding_size=32)
-    assert plan_projection(5, 9, electra).input_size == 32
-    assert plan_projection(5, 9, AutoConfig.for_model("gpt2", n_embd=48)).hidden_size == 48
-    roberta = AutoConfig.for_model("roberta", max_position_embeddings=514)
-    assert plan_projection(5, 9, roberta).positions == 512
+    assert input_size(electra) == 32
+    assert input_size(AutoConfig.for_model("gpt2", n_embd=48)) == 48
+    assert max_positions(AutoConfig.for_model("bert", max_position_embeddings=271)) == 271
+    assert max_positions(AutoConfig.for_model("roberta", max_position_embeddings=514)) == 512
 
 
 @pytest.mark.slow
