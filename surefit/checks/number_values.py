@@ -24,7 +24,7 @@ from surefit.data.column_types import is_number, is_text
 from surefit.data.several_columns import target_columns
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.findings import Finding, Place, note, rule
+from surefit.findings import Finding, Place, rule
 from surefit.inputs.store import Store
 
 ABSURD_VALUES = rule(
@@ -295,15 +295,12 @@ def _stands_out(table: Table, column: str, count: int, distance: float) -> bool:
     """Whether a negative number beside others from 0 on is no value as any other."""
     if distance > NEAR:
         return True
-    counts = table.profile(column).counts
-    if counts is None:  # so many that none but the marker is frequent
-        return count >= 10
-    second = sorted(counts.values())[-2]
-    return count >= 10 and len(counts) > FREQUENT and count >= FREQUENT * second
+    counts = np.sort(np.asarray(pc.value_counts(table.arrow[column]).field("counts")))
+    return count >= 10 and len(counts) > FREQUENT and count >= FREQUENT * int(counts[-2])
 
 
 def check_constant_features(train: NumberRows, validation: NumberRows | None) -> Iterator[Finding]:
-    """Features that are constant in training rows; a warning where they are not in validation."""
+    """Features that are constant in training rows, and not in validation rows."""
     _, low, high = train.profile
     constant = np.flatnonzero(low == high)
     if train.num_rows < FEWEST_ROWS or not len(constant) or len(constant) == train.width:
@@ -325,12 +322,9 @@ def check_constant_features(train: NumberRows, validation: NumberRows | None) ->
             train.width,
         )
     ]
-    column, width = train.column, train.width
-    numbers = ", ".join(map(str, constant[:SHOWN])) + (" …" if len(constant) > SHOWN else "")
     if not odd or validation is None:
-        message = f"column {column!r}: {len(constant)} of {width} features never change: {numbers}."
-        yield note(message, column=column)
         return
+    column, width = train.column, train.width
     feature, rows = odd[0]
     where = validation.where(int(rows[0]))
     message = (

@@ -6,7 +6,7 @@ Texts are compared without case, spaces and punctuation around words, files by t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -150,6 +150,17 @@ class RowParts:
                 name: read(row[column]) if column in table.files else row[column]
                 for name, column in known.items()
             }
+
+
+def hash_columns(
+    table: Table, columns: Iterable[str], fold: bool = False, rows: Rows | None = None
+) -> Hashes:
+    """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
+
+    With `fold`, so have rows whose texts differ only in case, spaces or punctuation. Rows without
+    content get NO_CONTENT: they cannot be duplicates or leak.
+    """
+    return RowParts({name: name for name in columns}, ()).hash_some(table, rows, fold)[0]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ such as one instruction for all rows; then only rows that are equal as a whole s
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
 from surefit.data.row_arrays import (
     blocks,
@@ -29,7 +27,6 @@ from surefit.data.row_arrays import (
     places_of,
     take,
 )
-from surefit.data.table import Table
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
@@ -61,21 +58,6 @@ def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
     return np.sort(np.random.default_rng([seed, 0x5CA]).choice(num_rows, size, replace=False))
 
 
-def hash_rows(
-    table: Table, columns: Sequence[str], fold: bool = False, rows: Rows | None = None
-) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
-
-    With `fold`, so have rows whose texts differ only in case, spaces or punctuation. Rows without
-    content get NO_CONTENT: they cannot be duplicates or leak.
-    """
-    if rows is not None and len(rows) < table.num_rows:
-        return _hash_rows(table, columns, fold, rows)  # hashing a sample again is fast
-    key = fingerprint("hashed rows", HASH_VERSION, table.place_key, list(columns), fold)
-    hashes: Hashes = cached_hashes(key, lambda: [_hash_rows(table, columns, fold)])[0]
-    return hashes
-
-
 def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
     """Arrays of hashes in the cache, as one with an axis more; if it is not there, `make` them."""
 
@@ -93,23 +75,6 @@ def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
         fill,
         lambda folder: np.asarray(np.load(folder / FILE, allow_pickle=False, mmap_mode="r")),
     )
-
-
-def _hash_rows(
-    table: Table, columns: Sequence[str], fold: bool, rows: Rows | None = None
-) -> npt.NDArray[np.uint64]:
-    hashes = new_array(table.num_rows if rows is None else len(rows), np.uint64)
-    chosen = Table(table.arrow.select(list(columns)), table.sources, table.key)
-    for place, row in enumerate(chosen.rows(rows)):  # type: ignore[arg-type]
-        if is_blank(list(row.values())):
-            hashes[place] = NO_CONTENT
-            continue
-        digest = hashlib.blake2b(digest_size=8)
-        for value in row.values():
-            digest.update(value_bytes(fold_text(value) if fold else value))
-            digest.update(b"\0")
-        hashes[place] = int.from_bytes(digest.digest(), "little")
-    return hashes
 
 
 _MARKS = re.compile(r"[.,;:!?…\"'“”‘’«»()]+(?=\s|\Z)|(?:(?<=\s)|\A)[.,;:!?…\"'“”‘’«»()]+(?!\d)")

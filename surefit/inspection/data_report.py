@@ -23,7 +23,7 @@ from surefit.data.profile import Profile
 from surefit.data.remote_data import reading_once
 from surefit.data.roles import get_role, resolve_roles
 from surefit.data.row_arrays import row_shape
-from surefit.data.split import hash_rows
+from surefit.data.row_parts import hash_columns
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding
@@ -148,7 +148,7 @@ def _describe(column: ColumnReport) -> str:
 
 def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
     """Report on each column by its Profile."""
-    duplicates = table.num_rows - len(np.unique(hash_rows(table, table.columns)))
+    duplicates = table.num_rows - len(np.unique(hash_columns(table, table.columns)))
     columns = []
     for number, name in enumerate(table.columns):
         progress("reading columns", number, len(table.columns))

@@ -22,13 +22,12 @@ from surefit.config import RunConfig
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text, is_text_list
 from surefit.data.row_arrays import count_distinct, take
-from surefit.data.row_parts import HeldOut, RowParts, hold_out
+from surefit.data.row_parts import HeldOut, RowParts, hash_columns, hold_out
 from surefit.data.split import (
     Hashes,
     Rows,
     Split,
     count_inputs,
-    hash_rows,
     input_keys,
     join_groups,
     sample_rows,
@@ -159,7 +158,7 @@ def _split_off(
 ) -> Split:
     asked, seed, groups = config.split, config.seed, None
     if asked.by is not None:
-        named = hash_rows(table, [asked.by], rows=rows)
+        named = hash_columns(table, [asked.by], rows=rows)
         groups = input_keys(named, hashes[1])
     by_class = classes.numbers if classes is not None and asked.stratify != "off" else None
     if asked.folds is not None:

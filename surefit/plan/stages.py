@@ -10,7 +10,8 @@ from functools import partial
 
 from surefit.checks import module_checks
 from surefit.checks.class_values import check_classes
-from surefit.checks.input_values import check_file_names, check_tables
+from surefit.checks.column_rules import check_tables
+from surefit.checks.input_values import check_file_names
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_machine
 from surefit.data.cache import collect_damage, fingerprint, use_cache

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from surefit.checks.input_values import check_blanks
+from surefit.checks.column_rules import check_blanks
 from surefit.data import profile
 from surefit.data.open_data import open_table
 from surefit.data.profile import Profile
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput, Settings, TablePart
 
 
 def of(values: list[Any], chunks: int = 3) -> Profile:
@@ -56,12 +57,11 @@ def test_each_fact_is_found_once() -> None:
 def test_blanks_of_rows_without_a_target_are_not_reported(label: Any) -> None:
     rows = [{"age": str(n), "price": str(n * 0.5)} for n in range(9)]
     rows.append({"age": None, "price": label and str(label)})
-    part = {"column": "age", "kind": "number", "blank": False}
     encoder = Encoder(
         "regression",
         {"label": "price"},
-        fitted={"columns": [part]},
-        settings={"missing": {"price": ["na"]}},
+        settings=Settings(missing={"price": ("na",)}),
+        input=FittedInput(columns=(TablePart("age", "number"),)),
     )
     found = [*check_blanks([open_table(rows)], encoder)]
     assert [each.code for each in found] == (["SF267"] if label == 3.5 else [])

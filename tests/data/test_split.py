@@ -18,10 +18,10 @@ from surefit.data import row_arrays
 from surefit.data.open_data import open_table
 from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.row_arrays import distinct, is_among, new_array, number_rows, places_of, take
+from surefit.data.row_parts import hash_columns
 from surefit.data.split import (
     NO_CONTENT,
     count_repeats,
-    hash_rows,
     split_by_group,
     split_by_input,
     split_rows,
@@ -82,15 +82,15 @@ def test_hashes_tell_rows_apart_by_the_chosen_columns_only() -> None:
         {"text": None, "label": 1, "id": 5},
     ]
     table = open_rows(rows)
-    hashes = hash_rows(table, ["text", "label"])
+    hashes = hash_columns(table, ["text", "label"])
     assert hashes[0] == hashes[1]
     assert len(set(hashes.tolist())) == 4
-    assert len(set(hash_rows(table, ["text", "label", "id"]).tolist())) == 5
+    assert len(set(hash_columns(table, ["text", "label", "id"]).tolist())) == 5
 
 
 def test_hashes_tell_arrays_apart_by_shape_and_value() -> None:
     values = [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]], [[0, 1], [2, 3], [4, 5]], [[0, 1, 2]]]
-    hashes = hash_rows(open_rows([{"x": value} for value in values]), ["x"])
+    hashes = hash_columns(open_rows([{"x": value} for value in values]), ["x"])
     assert hashes[0] == hashes[1]
     assert len(set(hashes.tolist())) == 3
 
@@ -102,7 +102,9 @@ def test_hashes_do_not_depend_on_where_the_rows_lie(tmp_path: Path) -> None:
         write_jsonl(tmp_path / "a.jsonl", rows[:5]),
         write_jsonl(tmp_path / "b.jsonl", rows[5:]),
     ]
-    np.testing.assert_array_equal(hash_rows(whole, ["x"]), hash_rows(open_table(parts), ["x"]))
+    np.testing.assert_array_equal(
+        hash_columns(whole, ["x"]), hash_columns(open_table(parts), ["x"])
+    )
 
 
 def test_rows_without_content_are_neither_repeated_nor_leaked(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_rows_without_content_are_neither_repeated_nor_leaked(tmp_path: Path) ->
     plan = surefit.check(**options, eval_data=str(tmp_path / "train.txt"))
     (leak,) = [found for found in plan.findings if found.code == "SF210"]
     assert leak.message.startswith("8 of 24 ")
-    hashes = hash_rows(open_table(tmp_path / "train.txt"), ["text"])
+    hashes = hash_columns(open_table(tmp_path / "train.txt"), ["text"])
     assert count_repeats(hashes) == 0
 
 

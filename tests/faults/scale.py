@@ -178,7 +178,7 @@ HEALTHY = [
         "--set eval_share=0.1",
     ),
     for_vit("masks as booleans", images(PIXELS > 99)),
-    Case("not SF246 SF248: sparse features", steps(SPARSE), also=("never change",)),
+    Case("not SF246 SF248: sparse features", steps(SPARSE)),
     Case("masks as features", steps(NOISE > 0.3)),
     priced(
         "not SF242: prices with a heavy tail",

@@ -13,7 +13,7 @@ import surefit
 from builders import MeanPool, echo_rows, feature_rows, write_jsonl
 from surefit.cli import run
 from surefit.data.open_data import open_table
-from surefit.data.split import hash_rows
+from surefit.data.row_parts import hash_columns
 from surefit.tasks import TASKS
 
 
@@ -64,5 +64,5 @@ def test_an_option_of_zero_is_not_lost(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_texts_of_marks_alone_are_not_all_alike() -> None:
     rows = [{"text": "?" * n} for n in range(1, 9)] + [{"text": "A!"}, {"text": "a"}]
-    hashes = hash_rows(open_table(rows), ["text"], fold=True)
+    hashes = hash_columns(open_table(rows), ["text"], fold=True)
     assert len(set(hashes.tolist())) == 9

@@ -213,14 +213,14 @@ def test_no_validation_row_has_a_relative_in_training(
     drawn: list[tuple[int, int]], seed: int
 ) -> None:
     from surefit.data.python.rows_to_arrow import open_rows
-    from surefit.data.split import hash_rows
+    from surefit.data.row_parts import hash_columns
 
     ways = ("{}.", "{}", " {}  ", "“{}”", "{}!", "({})")
     rows: list[dict[str, Any]] = []
     for number, way in drawn:
         said = ways[way].format(f"Name  river {number}" if way % 2 else f"name river {number}")
         rows.append({"prompt": said, "completion": f"river {number}" + "." * (way % 2)})
-    hashes = hash_rows(open_rows(rows), ["prompt", "completion"], fold=True)
+    hashes = hash_columns(open_rows(rows), ["prompt", "completion"], fold=True)
     split = split_rows(hashes, 0.3, seed)
     sides = [{drawn[row][0] for row in side} for side in (split.train, split.evaluation)]
     assert not sides[0] & sides[1]
@@ -229,11 +229,11 @@ def test_no_validation_row_has_a_relative_in_training(
 
 def test_folding_keeps_numbers_and_formulas_apart() -> None:
     from surefit.data.python.rows_to_arrow import open_rows
-    from surefit.data.split import hash_rows
+    from surefit.data.row_parts import hash_columns
 
     said = ["3.5", "35", "-1", "1", ".5", "5", "a + b", "a - b", "a*b", "it's", "its", "C++", "C#"]
     table = open_rows([{"prompt": text} for text in said])
-    assert len({*hash_rows(table, ["prompt"], fold=True).tolist()}) == len(said)
+    assert len({*hash_columns(table, ["prompt"], fold=True).tolist()}) == len(said)
 
 
 # One's own
