@@ -8,7 +8,6 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-import torch
 
 import surefit
 from builders import (
@@ -61,8 +60,13 @@ def test_an_export_has_no_validation_rows(place: Path, capsys: pytest.CaptureFix
     assert "--data" in capsys.readouterr().err
 
 
-def test_an_export_is_a_model_to_train(place: Path) -> None:
-    assert surefit.check(data=ROWS, model=str(place / "out")).ok
+@pytest.mark.parametrize("folder", ["run", "run/model", "out"])
+def test_runs_and_exports_are_models_to_train(place: Path, folder: str) -> None:
+    plan = surefit.check(data=sentiment_rows(40, seed=1), model=str(place / folder))
+    assert plan.ok
+    assert_same_weights(plan.job.pipeline.module, surefit.load(place / "run"))
+    assert plan.model.lr == 2e-5  # of a trained model
+    assert surefit.predict(place / folder, ROWS) == surefit.predict(place / "run", ROWS)
 
 
 def test_an_export_holds_neither_code_nor_paths(place: Path) -> None:
@@ -87,11 +91,6 @@ def test_the_files_of_an_export_are_checked(
     (out / "surefit.json").write_text('{"format_version": 1, "plan": []}')
     assert command(["predict", str(out), "--text", "good"]) == 2
     assert "surefit.json" in capsys.readouterr().err
-
-
-def test_model_folder_of_a_run_is_opened(place: Path) -> None:
-    made = surefit.predict(place / "run" / "model", ROWS)
-    assert made == surefit.predict(place / "run", ROWS)
 
 
 def test_commands_for_runs_refuse_an_export(
@@ -141,19 +140,6 @@ def test_a_strangers_export_names_no_place_to_write_to(place: Path, tmp_path: Pa
     with pytest.raises(surefit.UsageError, match="os:system"):
         surefit.predict(out, ROWS)
     assert not (tmp_path / "elsewhere").exists()
-
-
-@pytest.mark.parametrize("inside", ["", "model"])
-def test_text_run_goes_on_from_its_weights(tmp_path: Path, inside: str) -> None:
-    run = surefit.train(
-        data=sentiment_rows(40), model="tiny:bert", max_steps=2, output=str(tmp_path / "run")
-    )
-    plan = surefit.check(data=sentiment_rows(40, seed=1), model=str(tmp_path / "run" / inside))
-    assert plan.ok
-    before, after = run.model.state_dict(), plan.job.pipeline.module.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-    assert plan.model.lr == 2e-5  # of a trained model
 
 
 NET = """

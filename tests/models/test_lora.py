@@ -24,7 +24,6 @@ from builders import (
     assert_same_weights,
     echo_rows,
     feature_rows,
-    mostly_slow,
     sentiment_rows,
 )
 from surefit.cli import run as command
@@ -86,44 +85,6 @@ def test_names_and_regular_expressions_choose_targets() -> None:
 def test_shared_weights_are_no_target() -> None:
     with pytest.raises(surefit.FindingError, match="shares its weights"):
         adapt(Built(tiny("gpt2")), Lora(r=4, targets=("lm_head",)), None, None)
-
-
-@pytest.mark.parametrize("arch", mostly_slow(["llama", "qwen3", "gpt2"], every=2))
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-def test_ragged_batch_has_the_gradients_of_its_rows(
-    arch: str, side: str, dtype: torch.dtype, limit: float
-) -> None:
-    """Four ragged rows in one batch, and the same rows one at a time."""
-    from surefit.batches.collator import Collator
-    from surefit.targets.metrics.token_metrics import next_token, token_loss
-
-    module = adapted(tiny(arch)).to(dtype)
-    set_everything(module)
-    trained = [p for p in module.parameters() if p.requires_grad]
-    rows = []
-    for length, masked in ((9, 4), (3, 1), (14, 10), (6, 2)):
-        ids = torch.randint(1, 97, (length,)).tolist()
-        rows.append({"input_ids": ids, "labels": [-100] * masked + ids[masked:]})
-
-    def gradients(batches: list[list[dict[str, Any]]]) -> list[torch.Tensor]:
-        module.zero_grad()
-        for batch in batches:
-            given = Collator(padding_side=side)(batch)
-            mask = given["attention_mask"]
-            outputs = module(
-                input_ids=given["input_ids"],
-                attention_mask=mask,
-                position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            )
-            token_loss(next_token)(outputs, given)[0].backward()
-        return [parameter.grad.clone() for parameter in trained]
-
-    together, alone = gradients([rows]), gradients([[row] for row in rows])
-    assert len(trained) == 2 * (8 if arch == "gpt2" else 14)
-    for one, other in zip(together, alone, strict=True):
-        assert other.abs().max() > 0
-        assert (one - other).norm() / other.norm() < limit
 
 
 @pytest.mark.parametrize("how", [{}, {"dora": True}, {"rslora": True, "alpha": 3.5}])

@@ -20,9 +20,8 @@ from surefit.batches.collate import Layout, list_kept
 from surefit.batches.field import Field
 from surefit.batches.loading import to_batch
 from surefit.inputs.text.text_reading import SEGMENTS, TOKENS
-from surefit.models.call import Call, match_arguments
+from surefit.models.call import match_arguments
 from surefit.models.tiny import TinySizes, tiny_config
-from surefit.speed.choose_head import choose_head
 from surefit.speed.varlen_attention import (
     NAME,
     find_attention_limit,
@@ -61,33 +60,6 @@ def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
     draw = np.random.default_rng(0)
     ids = [draw.integers(0, VOCABULARY, length) for length in lengths]
     return [{"input_ids": row, "labels": np.where(row % 3 == 0, -100, row)} for row in ids]
-
-
-def gradients(module: Any, layout: Layout, checkpointing: bool = False) -> tuple[float, Any]:
-    """Loss and gradients of the rows in a layout, by the head that training uses."""
-    assert use_varlen_attention(module)
-    if checkpointing:
-        module.gradient_checkpointing_enable({"use_reentrant": False})
-        module.enable_input_require_grads()
-    module.train()
-    batch = to_batch(rows(), CAUSAL.fields, layout=layout)
-    padded = to_batch(rows(), CAUSAL.fields, layout=Layout(predicts="next_token"))
-    call, _ = match_arguments(module, ["input_ids", "attention_mask"])
-    head, why = choose_head(module, lambda given: call(module, given), padded)
-    assert head is not None, why
-    total, _ = CAUSAL.loss(Call(call.arguments, call.fixed, head)(module, batch), batch)
-    total.backward()
-    return float(total.detach()), {
-        n: p.grad for n, p in module.named_parameters() if p.grad is not None
-    }
-
-
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
-def test_gradients_are_those_of_padded_rows(lora: bool, checkpointing: bool) -> None:
-    padded = gradients(llama(lora), Layout(predicts="next_token"))
-    varlen = gradients(llama(lora), Layout(padding_free=True, predicts="next_token"), checkpointing)
-    assert_same_step(padded, varlen)
 
 
 def test_one_row_changes_no_logit_of_another() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import surefit
-from builders import WORDS, echo_rows, stop_at
+from builders import echo_rows, stop_at
 from surefit.batches.collate import Layout, Predicts
 from surefit.batches.loading import to_batch
 from surefit.models.call import Call, match_arguments
 from surefit.models.tiny import TinySizes, tiny_config
-from surefit.speed.choose_head import HeadChoice, as_choice, choose_head, from_choice
+from surefit.speed.choose_head import HeadChoice, as_choice, choose_head
 from surefit.speed.sparse_head import (
     Chunks,
     LogitTransform,
@@ -246,23 +245,6 @@ def test_a_resumed_run_uses_the_choices_of_its_plan(
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]
-
-
-def test_evaluation_equals_that_of_the_full_head(tmp_path: Path) -> None:
-    """Loss, perplexity and accuracy of a finished run, with a sparse and with a full head."""
-    texts = [{"text": " ".join(WORDS[k % 4 : 3 + k % 8])} for k in range(40)]
-    run = surefit.train(
-        data=texts, model="tiny:llama", task="causal-lm", epochs=1, output=str(tmp_path / "run")
-    )
-    found = surefit.evaluate(run, texts)
-    head = from_choice(run.model, run.choices.head)
-    assert head is not None
-    kept = {name: value for name, value in run.plan.items() if name != "choices"}
-    (tmp_path / "run" / "plan.json").write_text(json.dumps(kept))
-    plain = surefit.evaluate(str(tmp_path / "run"), texts)
-    assert found.keys() == plain.keys() >= {"loss", "perplexity", "token_accuracy"}
-    for name in plain:
-        assert found[name] == pytest.approx(plain[name], rel=1e-5), name
 
 
 TIED_WORDS, WIDTH = 30, 8
