@@ -67,7 +67,8 @@ def find_examples() -> dict[str, str]:
     from faults.every import FAULTS, HEALTHY
 
     found: dict[str, str] = {}
-    for path in sorted(TESTS.rglob("test_*.py"), reverse=True):
+    paths = [*TESTS.rglob("test_*.py"), TESTS / "checks" / "trainers.py"]
+    for path in sorted(paths, reverse=True):
         for code in re.findall(r'"(SF\d{3})\b', path.read_text("utf-8")):
             found[code] = f"see `{path.relative_to(TESTS.parent).as_posix()}`."
     cases = [case for cases in FAULTS.values() for case in cases]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -240,10 +241,10 @@ class Mixing(nn.Module):
         return self.inner(input_ids, attention_mask, labels=labels)
 
 
-def mixing() -> Mixing:
+def wrapped(kind: type[Mixing] = Mixing) -> Mixing:
     inner = causal()
     inner.config.architectures = ["LlamaForCausalLM"]
-    return Mixing(inner)
+    return kind(inner)
 
 
 class Misfit(Mixing):
@@ -257,14 +258,40 @@ class Misfit(Mixing):
         return self.last(self.inner(input_ids, attention_mask).logits)
 
 
-def misfit() -> Misfit:
-    inner = causal()
-    inner.config.architectures = ["LlamaForCausalLM"]
-    return Misfit(inner)
+class ShiftsTwice(Mixing):
+    """A user's wrapper that shifts labels which the model shifts again."""
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
+        shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+        return self.inner(input_ids, attention_mask, labels=shifted)
 
 
 def frozen() -> Any:
     return causal().requires_grad_(False)
+
+
+def changed(row: int, **columns: Any) -> list[dict[str, Any]]:
+    """Rows, one of which has other values."""
+    rows = token_rows()
+    rows[row] |= columns
+    return rows
+
+
+def begun_twice(folder: Any) -> Trainer:
+    """Rows that a template and the tokenizer have begun with bos."""
+    words = copy.deepcopy(tokenizer())
+    words.bos_token = words.convert_ids_to_tokens(7)
+    rows = [{name: [7, 7, *values] for name, values in row.items()} for row in token_rows()]
+    return plain(folder, rows, processing_class=words)
+
+
+def labelled_beyond(folder: Any) -> Trainer:
+    """A class that the model does not have, in row 7."""
+    trainer = classes(folder)
+    rows = trainer.train_dataset.to_list()
+    rows[7]["label"] = 2
+    trainer.train_dataset = datasets.Dataset.from_list(rows)
+    return trainer
 
 
 def _shift(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -338,6 +365,31 @@ FAULTY: dict[str, tuple[str, Make]] = {
         lambda f: plain(f, token_rows(labels=False, words=tokenizer(None)), _EOS_PAD,
                         processing_class=None, model=causal(tokenizer(None))),
     ),
+    "row of other tokens than the vocabulary's": (
+        "SF302 5", lambda f: plain(f, changed(5, input_ids=[9999] * 5, labels=[9999] * 5))
+    ),
+    "row longer than the positions": (
+        "SF304 5", lambda f: plain(f, changed(5, input_ids=[9] * 200, labels=[9] * 200))
+    ),
+    "row without labels": (
+        "SF721 5",
+        lambda f: plain(f, changed(5, labels=[-100] * len(token_rows()[5]["labels"]))),
+    ),
+    "no labels at all": (
+        "SF401 0",
+        lambda f: plain(f, [{**r, "labels": [-100] * len(r["labels"])} for r in token_rows()]),
+    ),
+    "collator that does not pad labels": (
+        "SF720 0",
+        lambda f: plain(
+            f, token_rows(), DataCollatorForLanguageModeling(tokenizer(), mlm=False)
+        ),
+    ),
+    "label beyond the classes": ("SF303 7", labelled_beyond),
+    "bos twice": ("SF724", begun_twice),
+    "wrapper that shifts again": (
+        "SF703", lambda f: plain(f, token_rows(), model=wrapped(ShiftsTwice))
+    ),
     "everything frozen": ("SF314", lambda f: plain(f, token_rows(), model=frozen())),
     "optimizer of another model": (
         "SF314",
@@ -350,7 +402,7 @@ FAULTY: dict[str, tuple[str, Make]] = {
     ),
     "packed rows that see each other": (
         "SF726",
-        lambda f: plain(f, token_rows(), DataCollatorWithFlattening(), model=mixing()),
+        lambda f: plain(f, token_rows(), DataCollatorWithFlattening(), model=wrapped()),
     ),
     "pairs with one answer": ("SF727", lambda f: dpo(f, pairs(same=True))),
     "weights that the trainer drops": (
@@ -365,12 +417,12 @@ FAULTY: dict[str, tuple[str, Make]] = {
             f,
             token_rows(),
             lambda rows: {**pad_rows(rows, -100), "extra": torch.ones(len(rows))},
-            model=mixing(),
+            model=wrapped(),
         ),
     ),
     "last layer of another width than the body": (
         "SF305",
-        lambda f: plain(f, token_rows(), lambda rows: pad_rows(rows, -100), model=misfit()),
+        lambda f: plain(f, token_rows(), lambda rows: pad_rows(rows, -100), model=wrapped(Misfit)),
     ),
 }  # fmt: skip
-"""Trainers with one fault, and its code."""
+"""Trainers with one fault, and its code, with the row where it has one."""

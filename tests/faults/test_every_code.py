@@ -52,7 +52,7 @@ def _in_tests() -> Counter[str]:
             forms = 1 + ("@pytest.mark.parametrize" in before.rsplit("\n\n\n", 1)[-1])
             named.update(dict.fromkeys(re.findall(r'"(SF\d{3})\b', function), forms))
     trainers = (TESTS / "checks" / "trainers.py").read_text(encoding="utf-8")
-    return named + Counter(re.findall(r'\(\s*"(SF\d{3})"', trainers))
+    return named + Counter(re.findall(r'\(\s*"(SF\d{3})\b', trainers))
 
 
 def test_every_code_is_triggered_by_a_case_or_named_by_a_test() -> None:

@@ -50,10 +50,9 @@ def with_adapters(module: Any, task_type: str) -> Any:
     return get_peft_model(module, chosen).double()
 
 
-def llama(lora: bool = False) -> Any:
+def llama() -> Any:
     torch.manual_seed(0)
-    module: Any = LlamaForCausalLM(LlamaConfig(**SIZES)).double()
-    return with_adapters(module, "CAUSAL_LM") if lora else module
+    return LlamaForCausalLM(LlamaConfig(**SIZES)).double()
 
 
 def rows(lengths: tuple[int, ...] = (9, 1, 14, 5)) -> list[dict[str, Any]]:
