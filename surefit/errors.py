@@ -68,7 +68,7 @@ class MemoryLimitError(RunFailedError):
 
 
 class InterruptedRunError(SurefitError):
-    """Stopped by SIGINT or SIGTERM; the step was finished and saved."""
+    """Stopped by SIGINT, SIGTERM or SIGHUP; the step was finished and saved."""
 
     exit_code = 130
 

@@ -62,6 +62,16 @@ _LOST = re.compile(
 """What gloo, NCCL and torch's store say when another process does not answer any more."""
 
 
+def stop_signals() -> list[int]:
+    """Return the signals that stop a run; SIGHUP, where a terminal closes, unless nohup ignores it.
+
+    >>> signal.SIGTERM in stop_signals()
+    True
+    """
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [each for each in every if signal.getsignal(each) != signal.SIG_IGN]
+
+
 @dataclass
 class Current:
     """What this process is at, for its last message."""

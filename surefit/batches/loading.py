@@ -17,6 +17,7 @@ import numpy as np
 from surefit.batches.collate import PADDED, Layout, arrange
 from surefit.batches.field import NUM_TARGETS, Field
 from surefit.errors import UsageError
+from surefit.processes import stop_signals
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ THREAD_SECONDS = 2e-4
 """Approximate cost of passing a batch between threads, including the GIL."""
 ALIGNMENT_BYTES = 64
 """Where torch's CPU allocator begins every tensor."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOST_WORKER = ("exited unexpectedly", "is killed by signal")
 """What torch says where a worker process has ended."""
 SLOW_BATCHES = 3
@@ -194,8 +195,8 @@ atexit.register(lambda: _end_workers(_running))  # those of an iterator that was
 
 
 def _in_worker(on_signal: Callable[[], None]) -> None:
-    """Leave SIGINT and SIGTERM to the training process, which finishes its step and saves."""
-    for number in STOP_SIGNALS:
+    """Leave signals to the training process, which finishes its step and saves."""
+    for number in stop_signals():
         signal.signal(number, lambda *_: on_signal())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 

@@ -52,8 +52,10 @@ for command in COMMANDS:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and exit with its code; SIGTERM stops it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _stop)
+    """Run one command and exit with its code; SIGTERM and SIGHUP stop it as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup ignores SIGHUP
+            signal.signal(number, _stop)
     os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started imports from the working folder
     asked = sys.argv[1:] if arguments is None else arguments
     command = next((each for each in asked if not each.startswith("-")), "")

@@ -286,7 +286,8 @@ def announce_stop(number: int) -> None:
     if number == signal.SIGINT:
         text = "stopping after this step, which is then saved; Ctrl-C again stops at once"
     elif num_processes() == 1:
-        text = "SIGTERM: stopping after this step, which is then saved"
+        name = signal.Signals(number).name
+        text = f"{name}: stopping after this step, which is then saved"
     else:  # torchrun also ends processes with it that have lost one of them
         text = "SIGTERM: stopping; if all processes can finish this step, it is saved"
     with suppress(OSError):

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from surefit.processes import SAME_SIGNAL_SECONDS, check_devices, host_name, name_process
+from surefit.processes import (
+    SAME_SIGNAL_SECONDS,
+    check_devices,
+    host_name,
+    name_process,
+    stop_signals,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXIT_CODES = (1, 2, 130)
 """Exit codes of surefit."""
 
@@ -42,9 +47,8 @@ def launch(processes: int, arguments: list[str]) -> None:
         max_restarts=0,
         signals_to_handle="SIGQUIT",  # the others are passed on, so that the run is saved
     )
-    heard = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup ignores SIGHUP
     pass_on = _make_handler()
-    before = {number: signal.signal(number, pass_on) for number in heard}
+    before = {number: signal.signal(number, pass_on) for number in stop_signals()}
     try:
         elastic_launch(config, sys.executable)("-P", "-m", "surefit", *arguments)
     except ChildFailedError as error:

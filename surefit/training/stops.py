@@ -25,16 +25,13 @@ from surefit.errors import (
 )
 from surefit.gigabytes import show_gb, show_size
 from surefit.memory.process_memory import MemoryGuard
-from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes
+from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes, stop_signals
 from surefit.run.choose_checkpoint import State, checkpoint_path
 from surefit.run.run_folder import Run
 from surefit.training.guards import DivergedError
 
 if TYPE_CHECKING:
     from surefit.training.failures import StepInWork
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SecondSignal(KeyboardInterrupt):
@@ -59,7 +56,9 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iterator[StopRequest]:
-    """While the block runs, SIGINT and SIGTERM ask to stop after the step; a second one stops now.
+    """While the block runs, SIGINT, SIGTERM and SIGHUP ask to stop after the step.
+
+    A second signal stops at once, but SIGHUP: a shell and the kernel may both send it.
 
     `on_stop` is called with the number of the first one, in the signal handler.
     """
@@ -71,6 +70,8 @@ def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iter
             return
         if time.monotonic() - first < SAME_SIGNAL_SECONDS:
             return
+        if request.value and number == signal.SIGHUP:
+            return
         if not math.isnan(first):
             raise SecondSignal
         first = time.monotonic()
@@ -78,7 +79,7 @@ def stop_on_signal(on_stop: Callable[[int], None] = lambda number: None) -> Iter
         on_stop(number)
 
     try:
-        before = {number: signal.signal(number, ask) for number in SIGNALS}
+        before = {number: signal.signal(number, ask) for number in stop_signals()}
     except ValueError:  # not the main thread: signals are someone else's
         yield request
         return

@@ -103,7 +103,9 @@ def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> 
     assert all(torch.equal(whole_weights[key], cut_weights[key]) for key in whole_weights)
 
 
-@pytest.mark.parametrize("sent", mostly_slow([signal.SIGINT, signal.SIGTERM], every=2))
+@pytest.mark.parametrize(
+    "sent", mostly_slow([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], every=2)
+)
 def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: signal.Signals) -> None:
     save_ragged(tmp_path / "data.npz", feature_rows(400))
     arguments = ["--data", "data.npz", "--model", write_module(tmp_path, dropout=0.2)]
