@@ -29,7 +29,6 @@ from surefit.data.column_types import (
     may_hold_audio,
     may_hold_images,
 )
-from surefit.data.formats.tar_index import read_member
 from surefit.data.row_arrays import row_shape
 from surefit.data.several_columns import base_role
 from surefit.data.split import sample_rows
@@ -82,6 +81,13 @@ def common_kind(paths: Iterable[str | Path]) -> FileKind | None:
 LOOKED_AT_CELLS = 16
 FILE_ROLES = tuple(kind.role for kind in DECODED)
 """Roles whose columns may hold paths of files that are decoded."""
+
+
+def read_member(value: Mapping[str, Any]) -> bytes:
+    """The bytes of a member that a cell points at: `{tar, offset, size}`."""
+    with open(value["tar"], "rb") as file:
+        file.seek(value["offset"])
+        return file.read(value["size"])
 
 
 def unwrapped(value: Any) -> Any:

@@ -1,16 +1,18 @@
 """WebDataset tar shards: the members with one key are a row, and extensions are its columns.
 
-Images and audio stay in the tar file: cells have the place of their bytes. Texts, classes, JSON and
-arrays are read into an Arrow table in the cache once.
+Nothing is unpacked, and no name leads out of the file. Images and audio stay in it: cells have the
+place of their bytes. Texts, classes, JSON and arrays are read into an Arrow table once.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -22,12 +24,9 @@ from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS
 from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA, check_expansion
-from surefit.data.formats import tar_index
 from surefit.data.formats.jsonl import JsonReader
 from surefit.data.formats.opened import Opened, converted, reading_key
-from surefit.data.formats.tar_index import LeftOut, Member, read_index
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, is_gzip, open_bytes, too_long
-from surefit.errors import FindingError
 from surefit.findings import Finding, note, rule
 
 MEMBERS_LEFT_OUT = rule(
@@ -48,8 +47,40 @@ TWIN_MEMBERS = rule(
 )
 
 FORMAT_VERSION = 1
+HEADER_BYTES = 1 << 20
+"""The longest name or extended header; tarfile would read one of any length into memory."""
+MOST_MEMBERS = 20_000_000
+BLOCK = 512
+TAR_FAULTS = (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, IndexError)
+_LONG = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 LONGEST_CLASS = 1 << 12
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside a tar file: its name, and the place of its bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass
+class LeftOut:
+    """How many members are not read, by the reason, with the first name of each."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, name: str) -> None:
+        """Count one more."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.first.setdefault(reason, name)
+
 
 Sample = tuple[str, dict[str, Member]]
 """The key of a row, and its members by extension."""
@@ -57,7 +88,7 @@ Sample = tuple[str, dict[str, Member]]
 
 def open_tar(path: Path, reading: Reading) -> Opened:
     """The rows of a `.tar`, `.tar.gz` or `.tgz` file."""
-    code = [module_fingerprint(name) for name in (tar_index.__name__, __name__)]
+    code = module_fingerprint(__name__)
     tar = _unpacked(path)  # the cells of a table that is there already point into it
     key = reading_key(path, reading, FORMAT_VERSION, code)
     return converted(key, lambda target: _Reader(path, tar, reading).write(target))
@@ -84,7 +115,7 @@ class _Reader:
     def __init__(self, path: Path, tar: Path, reading: Reading) -> None:
         self.path, self.tar, self.reading = path, tar, reading
         self.left_out = LeftOut()
-        members = list(self._members())
+        members = list(read_index(tar, path, self.left_out))
         self.naming = choose_names([member.name for member in members])
         self.samples = list(self._group(members))
         self.json = JsonReader(path)
@@ -104,14 +135,6 @@ class _Reader:
                 where = self._where(fault.rows[0])
                 raise fault.rule.error(message, where, column=fault.column) from None
         return [*self._notes(), *self.json.findings()]
-
-    def _members(self) -> Iterator[Member]:
-        try:
-            yield from read_index(self.tar, self.left_out)
-        except FindingError as error:
-            found = error.findings[0]
-            message = found.message.replace(self.tar.name, self.path.name)
-            raise CORRUPT_FILE.error(message, fix=found.fix, file=str(self.path)) from None
 
     def _group(self, members: Sequence[Member]) -> Iterator[Sample]:
         """Members with the same key, wherever they are in the file, in the order of their first."""
@@ -237,6 +260,75 @@ class _Reader:
             first = self.left_out.first[reason]
             message = f"{self.path.name}: {count:,} not read ({reason}), the first is {first!r}."
             yield MEMBERS_LEFT_OUT.finding(message, file=str(self.path))
+
+
+class _Header(tarfile.TarInfo):
+    """A header whose name and attributes are of a sane length."""
+
+    def _proc_member(self, archive: Any) -> Any:
+        if self.type in _LONG and self.size > HEADER_BYTES:
+            raise tarfile.ReadError(f"a header has {self.size:,} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def read_index(tar: Path, path: Path, left_out: LeftOut) -> Iterator[Member]:
+    """The regular files of an uncompressed tar file; what else it has is counted.
+
+    `path` is the file that errors name, which may be a gzip of it. A file that ends early, or goes
+    on after its end, is refused: rows would be lost.
+    """
+    with tar.open("rb") as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header) as archive:
+                for number, header in enumerate(_headers(archive)):
+                    if number >= MOST_MEMBERS:
+                        raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
+                    reason = _why_not(header)
+                    if reason:
+                        left_out.add(reason, header.name)
+                    elif header.isreg() and not os.path.basename(header.name).startswith("."):
+                        name = header.name.removeprefix("./")
+                        yield Member(name, header.offset_data, header.size)
+                _check_end(file, archive.offset)
+        except TAR_FAULTS as error:
+            message = f"{path.name} is not a readable tar file: {str(error).rstrip('.')}."
+            fix = "Write or download it again."
+            raise CORRUPT_FILE.error(message, fix=fix, file=str(path)) from None
+
+
+def _headers(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (header := archive.next()) is not None:
+        archive.members = []  # type: ignore[attr-defined]  # which would grow with the file
+        yield header
+
+
+def _why_not(header: tarfile.TarInfo) -> str:
+    """Why a member is not read; empty for files and folders."""
+    if header.issym() or header.islnk():
+        return "links"
+    if header.isdev():
+        return "devices or pipes"
+    if header.issparse():
+        return "sparse files"
+    if not (header.isreg() or header.isdir()):
+        return "entries of an unknown type"
+    parts = header.name.split("/")
+    if header.name.startswith("/") or ".." in parts or "\0" in header.name:
+        return "names that lead out of the archive"
+    return ""
+
+
+def _check_end(file: IO[bytes], offset: int) -> None:
+    """A tar file ends with blocks of zeros, and with nothing else."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(offset)
+    if size - offset < BLOCK:
+        raise tarfile.ReadError(f"it has no end mark after {offset:,} bytes: it is cut off")
+    while chunk := file.read(1 << 20):
+        if chunk.count(0) != len(chunk):
+            raise tarfile.ReadError(
+                f"after its last readable member, at byte {offset:,}, it goes on with other data"
+            )
 
 
 def merge_notes(findings: Sequence[Finding]) -> tuple[Finding, ...]:

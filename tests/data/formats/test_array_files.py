@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,54 +93,8 @@ def test_npy_text(tmp_path: Path) -> None:
         {"text": "één", "raw": "a"},
         {"text": "two", "raw": "bc"},
     ]
-
-
-NPY_FAULTS: dict[str, tuple[Any, str]] = {
-    "pickled objects": (np.array([{"a": 1}], object), "SF104"),
-    "a single value": (np.array(3.0), "SF208"),
-    "complex numbers": (np.zeros(3, complex), "SF213"),
-    "text in two axes": (np.array([["a", "b"]]), "SF213"),
-    "bytes that are not text": (np.array([b"\xff"]), "SF105"),
-    "no rows": (np.zeros((0, 3)), "SF101"),
-}
-
-
-@pytest.mark.parametrize("name", NPY_FAULTS)
-def test_npy_fault(tmp_path: Path, name: str) -> None:
-    array, code = NPY_FAULTS[name]
-    np.save(tmp_path / "a.npy", array, allow_pickle=True)
-    assert fault_of(tmp_path / "a.npy").code == code
-
-
-def _cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def _spoil_middle(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[200:260] = b"\xff" * 60
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil"),
-    [
-        ("a.npy", _cut_short),
-        ("a.npy", lambda path: path.write_bytes(b"")),
-        ("a.npy", lambda path: path.write_text("this is text")),
-        ("a.npz", _cut_short),
-        ("a.npz", _spoil_middle),
-        ("a.npz", lambda path: path.write_text("this is text")),
-    ],
-)
-def test_damaged_array_file(tmp_path: Path, name: str, spoil: Callable[[Path], Any]) -> None:
-    values = np.random.default_rng(0).integers(0, 9, 5000)
-    np.save(tmp_path / "a.npy", values)
-    np.savez_compressed(tmp_path / "a.npz", x=values)
-    spoil(tmp_path / name)
-    found = fault_of(tmp_path / name)
-    assert found.code == "SF102"
-    assert found.where["file"] == str(tmp_path / name)
+    np.save(tmp_path / "a.npy", np.array([b"\xff"]))
+    assert fault_of(tmp_path / "a.npy").code == "SF105"
 
 
 PADDED = np.stack([np.pad(row, ((0, 7 - len(row)), (0, 0)), constant_values=9) for row in RAGGED])

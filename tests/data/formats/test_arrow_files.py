@@ -6,7 +6,6 @@ import datetime
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from opening import entry_files, fault_of
+from opening import fault_of
 from surefit.data.open_data import open_table
 
 datasets.disable_progress_bars()
@@ -59,36 +58,6 @@ def test_compressed_rows_are_unpacked_into_the_cache(
     assert pa.total_allocated_bytes() - before < 10_000
     assert list(cache.rglob("table.arrow"))
     assert table.arrow.equals(TABLE)
-
-
-def spoil_offsets(path: Path) -> None:
-    """Text offsets of the second batch that point outside of it."""
-    content = path.read_bytes()
-    second = pa.array([f"row number {i}" for i in range(1000, 2000)]).buffers()[1].to_pybytes()
-    place = content.index(second[:64])
-    path.write_bytes(content[:place] + b"\xff\xff\xff\x7f" * 16 + content[place + 64 :])
-
-
-SPOILT: dict[str, tuple[str, Callable[[Path], Any], dict[str, int]]] = {
-    "file cut short": ("file", lambda path: path.write_bytes(path.read_bytes()[:-500]), {}),
-    "stream cut short": (
-        "stream",
-        lambda path: path.write_bytes(path.read_bytes()[:-900]),
-        {"row": 2000},
-    ),
-    "empty": ("file", lambda path: path.write_bytes(b""), {}),
-    "another format": ("file", lambda path: path.write_text("this is text\n" * 9), {}),
-    "offsets that point outside": ("file", spoil_offsets, {"row": 1000}),
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_damaged_file(tmp_path: Path, name: str) -> None:
-    kind, spoil, place = SPOILT[name]
-    path = save(tmp_path / "a.arrow", kind=kind)
-    spoil(path)
-    found = fault_of(path)
-    assert (found.code, found.where) == ("SF102", {"file": str(path), **place})
 
 
 ROWS = {"text": [f"t{i}" for i in range(50)], "label": list(range(50))}
@@ -163,33 +132,6 @@ def test_other_types_become_plain_ones(tmp_path: Path) -> None:
     assert [row["nested"] for row in rows] == [{"x": [1]}, None, {"x": []}]
 
 
-def spoil_group(path: Path) -> None:
-    group = pq.ParquetFile(path).metadata.row_group(2)
-    start = group.column(0).dictionary_page_offset or group.column(0).data_page_offset
-    content = bytearray(path.read_bytes())
-    content[start : start + 40] = b"\xff" * 40
-    path.write_bytes(content)
-
-
-SPOILT_PARQUET: dict[str, tuple[Callable[[Path], Any], dict[str, int], str]] = {
-    "cut short": (lambda path: path.write_bytes(path.read_bytes()[:-50]), {}, "Parquet magic"),
-    "empty": (lambda path: path.write_bytes(b""), {}, "file size is 0 bytes"),
-    "another format": (lambda path: path.write_text("text\n" * 9), {}, "Parquet magic"),
-    "a damaged row group": (spoil_group, {"row": 1400}, "row group 2"),
-}
-
-
-@pytest.mark.parametrize("name", SPOILT_PARQUET)
-def test_damaged_parquet_file(tmp_path: Path, cache: Path, name: str) -> None:
-    spoil, place, message = SPOILT_PARQUET[name]
-    path = save_parquet(tmp_path / "a.parquet", row_group_size=700)
-    spoil(path)
-    found = fault_of(path)
-    assert (found.code, found.where) == ("SF102", {"file": str(path), **place})
-    assert message in found.message
-    assert not entry_files(cache)
-
-
 def test_shards_are_joined_and_one_that_differs_is_named(tmp_path: Path) -> None:
     save_parquet(tmp_path / "part-2.parquet", [{"x": 3}])
     save_parquet(tmp_path / "part-1.parquet", [{"x": 1}, {"x": 2}])
@@ -200,14 +142,6 @@ def test_shards_are_joined_and_one_that_differs_is_named(tmp_path: Path) -> None
     odd = save_parquet(tmp_path / "part-3.parquet", [{"x": "text"}])
     found = fault_of(tmp_path)
     assert (found.code, found.where["file"]) == ("SF106", str(odd))
-
-
-def test_folder_with_files_of_several_kinds_is_refused(tmp_path: Path) -> None:
-    save_parquet(tmp_path / "a.parquet")
-    (tmp_path / "b.jsonl").write_text('{"x": 1}\n')
-    found = fault_of(tmp_path)
-    assert found.code == "SF106"
-    assert "a.parquet and b.jsonl" in found.message
 
 
 MEASURE = """

@@ -141,11 +141,6 @@ def test_what_is_not_read_is_named(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["shard.tar"]
 
 
-def test_a_member_twice_is_refused(tmp_path: Path) -> None:
-    twice = tar_of([("0.txt", b"a"), ("1.txt", b"b"), ("1.txt", b"c")])
-    assert fault(tmp_path, twice).code == "SF183"
-
-
 GOOD = tar_of([(f"{k}.txt", b"text" * 300) for k in range(4)])
 
 
