@@ -118,7 +118,7 @@ def describe_output(output: OutputChoice) -> str:
     """Which output of a module is used, as the choices of a plan have it.
 
     >>> from surefit.models.module_outputs import OutputChoice
-    >>> describe_output(OutputChoice(1, "asked", {"0": [8], "1": [2]}))
+    >>> describe_output(OutputChoice("asked", {"0": [8], "1": [2]}, 1))
     '1 [2] is used, as outputs says; not used: 0 [8]'
     """
     shapes, used = output.returned, str(output.used)

@@ -27,9 +27,9 @@ SCORES = ("logits", "scores", "score", "output", "outputs", "prediction", "predi
 class OutputChoice:
     """Which of several outputs of a module is used, how it was chosen, and all of them by shape."""
 
-    used: Key | None
     by: str
     returned: dict[str, list[int]]
+    used: Key | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Picked:
     def as_choice(self) -> OutputChoice:
         """Return what the plan stores of it."""
         shapes = {str(key): list(value.shape[1:]) for key, value in self.tensors.items()}
-        return OutputChoice(self.key, self.how, shapes)
+        return OutputChoice(self.how, shapes, self.key)
 
 
 def pick_output(raw: Any, sizes: Sequence[int | None] = (), asked: Key | None = None) -> Picked:

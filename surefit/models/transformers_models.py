@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +91,26 @@ def forward_arguments(config: Any, head: Head | None) -> frozenset[str] | None:
     mapping = getattr(transformers, head.auto_class)._model_mapping
     if type(config) not in mapping:
         return None
-    return frozenset(inspect.signature(mapping[type(config)].forward).parameters)
+    try:
+        return _written_arguments(mapping._model_mapping[config.model_type], config.model_type)
+    except (AttributeError, KeyError, OSError, SyntaxError, TypeError):
+        return frozenset(inspect.signature(mapping[type(config)].forward).parameters)
+
+
+def _written_arguments(name: str, model_type: str) -> frozenset[str]:
+    """Return the arguments of a model's forward as its file has them.
+
+    `inspect --row` needs only these: importing the model's code takes a second.
+    """
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    package: Any = import_module(f"transformers.models.{model_type_to_module_name(model_type)}")
+    path = Path(package.__path__[0], f"{package._class_to_module[name]}.py")
+    classes = {getattr(node, "name", ""): node for node in ast.parse(path.read_bytes()).body}
+    functions = {getattr(node, "name", ""): node for node in classes[name].body}  # type: ignore[attr-defined]
+    arguments = functions["forward"].args  # a KeyError where it is inherited
+    named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+    return frozenset(each.arg for each in named)
 
 
 def set_head(config: Any, head: Head | None, encoder: Encoder) -> None:

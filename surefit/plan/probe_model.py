@@ -368,12 +368,15 @@ def _chosen_rows(train: Store) -> Any:
 
 def _token_limit(pipeline: Pipeline) -> int:
     """How many tokens of a row a probe reads."""
+    from torch.nn.parameter import is_lazy
+
     fields = pipeline.fields
     if "labels" not in fields or not starts_in_time(fields["labels"]):
         return np.iinfo(np.int32).max
     if is_checkpointing(pipeline.module):  # which it does in training only
         return PROBE_TOKENS
-    size = sum(num_weights(weight) for weight in pipeline.module.parameters())
+    weights = (w for w in pipeline.module.parameters() if not is_lazy(w))
+    size = sum(map(num_weights, weights))
     affordable = min(PROBE_LOGITS // (pipeline.vocab_size or 1), PROBE_PRODUCTS // max(size, 1))
     return max(PROBE_TOKENS, affordable)
 
