@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from surefit.models.module_outputs import OutputChoice
     from surefit.pipeline.open_pipeline import Choices
     from surefit.pipeline.pipeline import Job
-    from surefit.plan.choose_rehearsal import Rehearsal
-    from surefit.plan.disk import DiskUse
+    from surefit.plan.disk import DiskUse, Rehearsal
     from surefit.plan.plan import ModelChoice, Plan
 
 NAMES = {"loss": "eval loss"}

@@ -1,9 +1,13 @@
-"""What a run will write to its output folder, in bytes; one that does not fit is refused."""
+"""What a run will write to its output folder, and which of its phases are rehearsed before step 1.
+
+A run that does not fit on the disk is refused. All phases are rehearsed on request, else the cheap
+ones.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from surefit.config import RunConfig
 from surefit.findings import accept_findings, rule
 from surefit.gigabytes import free_bytes, show_size, size_of
+from surefit.memory.predict_peak import Fit
 from surefit.memory.trace_step import unique_bytes
 from surefit.models.lora import is_adapted
 from surefit.models.model_source import ModelSource
 from surefit.pipeline.pipeline import Job
-from surefit.plan.choose_rehearsal import choose_rehearsal
 from surefit.run.checkpoints import saved_tensors
 
 if TYPE_CHECKING:
@@ -126,3 +130,42 @@ def fit_on_disk(plan: Plan, folder: Path) -> Plan:
         f"{show_size(use.free_bytes)} are free ({listed}{existing})."
     )
     return plan.found(accept_findings([found], config.accept))
+
+
+FREE_SECONDS, FREE_SHARE = 2.0, 0.01
+"""A phase is cheap if it takes less than either: seconds, or a share of the predicted time."""
+BYTES_PER_SECOND = 150e6
+"""Assumed of a disk that is written to and read back."""
+FEW_TOKENS = 4
+"""Tokens that are generated where the rehearsal is to be cheap."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The phases that are done once before the first step, and why others are not."""
+
+    phases: Sequence[str]
+    left_out: Mapping[str, str]
+    true_size: bool
+    """Whether every phase is done at its true size; else on one batch, with a few new tokens."""
+
+
+def choose_rehearsal(job: Job, fit: Fit | None, disk: DiskUse, config: RunConfig) -> Rehearsal:
+    """Choose by the predicted time; an evaluation of step 0 needs no rehearsal."""
+    step, total = (fit.step_seconds or 0.0, fit.total_seconds or 0.0) if fit else (0.0, 0.0)
+    forward, tokens = step / 3 / max(job.batches.grad_accum, 1), FEW_TOKENS * bool(job.generates)
+    seconds = {
+        "evaluation": forward * (1 + tokens),
+        "checkpoint": disk.checkpoint_bytes / BYTES_PER_SECOND,
+        "model": disk.parts["model"] / BYTES_PER_SECOND,
+        "report": 0.0,
+    }
+    if not len(job.validation):
+        del seconds["evaluation"]
+    left_out = {}
+    if not config.rehearse:
+        budget = max(FREE_SECONDS, FREE_SHARE * total)
+        left_out = {k: f"would take about {s:.0f} s" for k, s in seconds.items() if s > budget}
+        if config.eval_at_start and "evaluation" in seconds:
+            left_out["evaluation"] = "step 0 is evaluated"
+    return Rehearsal([k for k in seconds if k not in left_out], left_out, config.rehearse)

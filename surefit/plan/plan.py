@@ -27,9 +27,8 @@ from surefit.models.quantize import num_weights
 from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Job
 from surefit.plan.augmentation import describe_augment
-from surefit.plan.choose_rehearsal import Rehearsal
 from surefit.plan.class_loss_options import describe_loss
-from surefit.plan.disk import DiskUse
+from surefit.plan.disk import DiskUse, Rehearsal
 from surefit.plan.metrics import describe_metrics
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan

@@ -89,16 +89,13 @@ def train_folds(
     if resume is None:
         folder, new = choose_folder(request.config.output, "folds"), request
     elif request.config.output is not None:
-        fix = "Leave out --output, or copy them."
-        raise UsageError("The runs of folds are resumed where they are.", fix)
+        raise UsageError("The runs of folds are resumed where they are.", "Leave out --output.")
     else:
         folder = Path(resume)
         first = open_run(folder / "fold-0", trusted)
         new = replace(request, config=first.config.with_local(request.config), code=first.code)
     if new.config.split.folds is None:
-        fix = "Resume that run itself."
-        raise UsageError(f"{folder} has a folder fold-0 that is not the run of a fold.", fix)
-
+        raise UsageError(f"{folder}/fold-0 is not the run of a fold.", "Resume that run itself.")
     folds = FoldRuns(folder, new.config.split.folds)
     for fold in range(folds.num_folds):
         place = folder / f"fold-{fold}"
@@ -118,9 +115,9 @@ def train_folds(
 
 
 def _fold_request(request: Request, fold: int, folder: Path) -> Request:
-    split = request.config.split.model_copy(update={"fold": fold})
-    known = {"split": split, "output": str(folder / f"fold-{fold}")}
-    return replace(request, config=request.config.model_copy(update=known))
+    config, output = request.config, str(folder / f"fold-{fold}")
+    known = {"split": config.split.model_copy(update={"fold": fold}), "output": output}
+    return replace(request, config=config.model_copy(update=known))
 
 
 def _copy_module(objects: PythonObjects) -> PythonObjects:

@@ -22,7 +22,7 @@ from surefit.models.save_model import save_model
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import restoring_state
-from surefit.plan.choose_rehearsal import FEW_TOKENS
+from surefit.plan.disk import FEW_TOKENS
 from surefit.plan.plan import Plan
 from surefit.processes import from_main, gather, is_main
 from surefit.report.page import write_report

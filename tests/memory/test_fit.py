@@ -17,7 +17,7 @@ from torch import nn
 
 import surefit
 import surefit.training.run
-from builders import MeanPool, echo_rows, feature_rows, sentiment_rows, write_jsonl
+from builders import MeanPool, echo_rows, feature_rows, mostly_slow, sentiment_rows, write_jsonl
 from surefit.cli import run as command
 from surefit.config import make_config
 from surefit.gigabytes import GB
@@ -289,3 +289,53 @@ def test_the_context_of_a_device_is_counted_only_where_the_device_is_not_here(
     monkeypatch.setattr("surefit.memory.predict_peak.measure_machine", full)
     again = predict(job, Limit(GB // 100, "free on the CUDA device", on_device=True))
     assert (again.fits, again.step_seconds) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    mostly_slow(
+        [
+            ("tiny:llama", {"batch_size": 1}),
+            ("module", {}),
+            ("tiny:bert", {"checkpointing": True, "batch_size": 1}),
+            ("tiny:llama", {"lora": {"r": 4}, "checkpointing": True, "max_tokens": 64}),
+        ],
+        every=4,
+    ),
+    ids=str,
+)
+def test_advice_names_no_empty_and_no_repeated_option(model: Any, options: dict[str, Any]) -> None:
+    """Where no change is enough, the nearest is named."""
+    data = echo_rows(20) if model == "tiny:llama" else feature_rows(20)
+    plan = refused(MeanPool() if model == "module" else model, data, **options)
+    settings = [option["set"] for option in plan.fit.advice]  # type: ignore[union-attr]
+    assert all(settings)
+    assert all(settings.count(each) == 1 for each in settings)
+    config = plan.config
+    current = {
+        "batch_size": config.batch_size,
+        "grad_accum": config.grad_accum,
+        "checkpointing": config.checkpointing,
+        "lora.r": config.lora.r,
+    }
+    assert all({**current, **each} != current for each in settings)
+    assert "No option that was tried fits" in fix_of(plan) or not settings
+    if model == "tiny:llama" and not config.lora.r:
+        assert {"checkpointing": True, "lora.r": 16} in settings
+
+
+def test_a_run_that_nothing_can_change_gets_advice_without_options() -> None:
+    plan = refused(MeanPool(), feature_rows(20), batch_size=1)
+    assert plan.fit is not None
+    assert plan.fit.advice == ()
+    assert fix_of(plan).startswith("Use a smaller model or batch size")
+
+
+def refused(model: Any, data: Any, **options: Any) -> Plan:
+    """A plan that no option makes fit."""
+    return surefit.check(model=model, data=data, max_memory_gb=0.05, **options)
+
+
+def fix_of(plan: Plan) -> str:
+    (found,) = [found for found in plan.findings if found.code == "SF400"]
+    return found.fix

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 import surefit
@@ -49,16 +48,6 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
             label_smoothing=smoothing,
         )
         assert loss_of_shares(options, known, known) <= float(itself)
-
-
-def test_more_outputs_than_classes() -> None:
-    logits, labels = torch.randn(6, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
-    total, count = class_loss(class_scores, ClassLoss((2.0, 3.0, 4.0), 0.1))(
-        SimpleNamespace(logits=logits), {"labels": labels}
-    )
-    weight = logits.new_tensor([2.0, 3.0, 4.0, 1.0, 1.0])
-    wanted = cross_entropy(logits, labels, weight=weight, label_smoothing=0.1)
-    assert float(total / count) == pytest.approx(float(wanted), abs=1e-12)
 
 
 def one_step(folder: Path, **options: Any) -> tuple[dict[str, torch.Tensor], Any]:
@@ -213,33 +202,6 @@ def test_unknown_classes_and_wrong_values() -> None:
         assert "loss.class_weights" in refused(
             data=rows, model="tiny:bert", loss={"class_weights": value}
         )
-
-
-class OneEach(nn.Module):
-    """A loss of exactly 1 per target, as a mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, input_ids: Any, labels: Any = None) -> Any:
-        return {"loss": self.weight * 1.0 + 0.0 * input_ids.sum()}
-
-
-def test_the_loss_told_is_the_modules_own(tmp_path: Path) -> None:
-    rows = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]} for _ in range(16)]
-    run = surefit.train(
-        data=rows,
-        model=OneEach(),
-        task="sft",
-        lr=1e-6,
-        eval_share=0.25,
-        accept=["SF730"],  # its loss does not depend on the rows
-        output=str(tmp_path / "r"),
-    )
-    steps = [event["loss"] for event in run.history if event["event"] == "step"]
-    told = [event["metrics"]["loss"] for event in run.history if event["event"] == "eval"]
-    torch.testing.assert_close(torch.tensor(steps + told), torch.ones(len(steps + told)))
 
 
 OWN_WEIGHTS = (1.0, 5.0, 0.5)

@@ -218,8 +218,3 @@ def test_a_folder_that_another_host_does_not_see(
     assert [found.code for found in caught.value.findings] == ["SF873"]
     assert "Process 1 of host node-2 cannot see it" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_all_see_is_left_as_it_was(tmp_path: Path) -> None:
-    check_common_folder(tmp_path / "new")
-    assert list(tmp_path.iterdir()) == []
