@@ -25,6 +25,7 @@ WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, RecursionEr
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 32
 MAX_NODES = 100_000
+MAX_DIGITS = 100
 """Bounds of YAML: its text, its nesting, and its values with all aliases written out."""
 
 
@@ -154,6 +155,16 @@ class _BoundedLoader(yaml.SafeLoader):
                 raise _fault(f"the key {key.value!r} occurs twice", key.start_mark)
             seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
+
+
+def _bounded_int(loader: _BoundedLoader, node: yaml.ScalarNode) -> int:
+    """Read a whole number; one in base 60 (9:9:9…) could be too large to be shown."""
+    if len(node.value) > MAX_DIGITS:
+        raise _fault(f"a number of more than {MAX_DIGITS} digits", node.start_mark)
+    return int(loader.construct_yaml_int(node))
+
+
+_BoundedLoader.add_constructor("tag:yaml.org,2002:int", _bounded_int)
 
 
 def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:

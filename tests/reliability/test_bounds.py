@@ -185,6 +185,15 @@ def test_a_pipe_is_never_opened(name: str, tmp_path: Path) -> None:
         open_table(str(place))
 
 
+def test_a_loop_of_links_among_images_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for folder in ("cat", "dog"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.png").touch()
+    (tmp_path / "cat" / "bad.png").symlink_to("bad.png")
+    names = [Path(str(row["image"])).name for row in open_table(str(tmp_path)).rows()]
+    assert sorted(names) == ["0.png", "0.png", "bad.png"]
+
+
 def test_pipes_in_configs_images_models_and_runs_are_never_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +228,7 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(
         ("lr: 1\nepochs: 2\nlr: 3\n", "line 3.*'lr' occurs twice"),
         ("# " + "x" * (1 << 20), "characters"),
         ("epochs: " + "9" * 5000, "digits"),
+        ("epochs: " + "9:" * 3000 + "9", "line 1.*digits"),
     ],
 )
 def test_yaml_without_bounds_is_refused(text: str, says: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ are encoded, and keep their paths (see `cell_files.py`); arrays and texts are re
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -100,7 +101,7 @@ def read_contents(files: Sequence[Path], kind: FileKind, reading: Reading) -> Op
     Images and audio stay on disk: the column has their paths.
     """
     if kind.decoded:
-        paths = [str(file.resolve()) for file in files]
+        paths = [os.path.realpath(file) for file in files]  # a loop of links has one, too
         return Opened(pa.table({kind.role: pa.array(paths, pa.string())}))
     if kind is ARRAYS:
         name, column = join_files(files, array_shapes(files))
@@ -120,7 +121,7 @@ def open_texts(
     by_line: bool = False,
 ) -> Opened:
     """Texts to Arrow in the cache, with the label of each file; one row per file, or per line."""
-    names = [str(file.resolve()) for file in files]  # which the findings name
+    names = [os.path.realpath(file) for file in files]  # which the findings name
     key = fingerprint("texts", content_hashes(names), names, labels, by_line, reading.model_dump())
 
     found: list[Finding] = []
