@@ -229,7 +229,7 @@ def evaluate_run(
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
-            named = pipeline.task.class_files
+            named = pipeline.task.reads.class_files
             table = open_table(data, config.read, config.on_bad_file, "test", named)
             rows = np.arange(table.num_rows)
             store = pipeline.encode(pipeline.accept(table), rows, progress=progress)

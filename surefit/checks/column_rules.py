@@ -42,7 +42,7 @@ def _is_read(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> boo
 def _is_number_read(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
     kind, label = table.column_type(column), encoder.roles.get("label")
     is_amount = is_number(kind) and not pa.types.is_boolean(kind)
-    is_input = task.whole_rows and is_amount and column != label
+    is_input = task.reads.whole_rows and is_amount and column != label
     return is_input and _is_read(table, column, task, encoder)
 
 
@@ -85,7 +85,7 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
                 yield found
     if encoder.input.columns is not None:
         yield from check_blanks([*tables.values()], encoder)
-    if task.whole_rows and not set(READ_WHOLE) & encoder.roles.keys():
+    if task.reads.whole_rows and not set(READ_WHOLE) & encoder.roles.keys():
         label = encoder.roles.get("label")
         yield from check_constant_columns(sides, [c for c in sides[0][0].columns if c != label])
 

@@ -40,8 +40,10 @@ def evaluate(
         result, store = evaluate_run(opened, data or None, progress=display.progress)
         encoder = read_encoder(opened.model_path)
         baselines, task = opened.plan.get("baselines", {}), opened.task
-        if data and task.baselines is not None:  # what can be judged without the training rows
-            baselines = without_nan(task.baselines(None, store, encoder))
+        if (
+            data and task.figures.baselines is not None
+        ):  # what can be judged without the training rows
+            baselines = without_nan(task.figures.baselines(None, store, encoder))
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
     classes = encoder.classes if "confusion" in result.metrics else None
     found = {

@@ -38,7 +38,7 @@ def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     table, joined = join_parts(table, encoder)
     encoder, notes = adapt_layout(encoder, table)
     return Accepted(
-        with_files(table, encoder.roles, task.file_roles), encoder, (*found, *joined, *notes)
+        with_files(table, encoder.roles, task.reads.file_roles), encoder, (*found, *joined, *notes)
     )
 
 
@@ -76,11 +76,11 @@ def check_columns(
 
 def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[str]:
     """The roles that a table must have: of several forms that are read, those of its own."""
-    mixed = [{*names} for names in task.needs if {*names} <= {*task.mixes}]
+    mixed = [{*names} for names in task.needs if {*names} <= {*task.reads.mixes}]
     forms = [form & {*roles} for form in mixed if form - {*task.targets} <= {*roles}]
     for form in sorted(forms, key=len, reverse=True):
         if form and all(roles[role] in table.columns for role in form):
-            return [role for role in roles if role in form or role not in task.mixes]
+            return [role for role in roles if role in form or role not in task.reads.mixes]
     return list(roles)
 
 

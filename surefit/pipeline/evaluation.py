@@ -115,7 +115,7 @@ def _measure(
     metrics |= {n: as_metric(m, pipeline.encoder) for n, m in pipeline.task.metrics.items()}
     totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
     some_rows = settings.max_batches is not None  # which a metric of all rows may refuse
-    asked = {} if some_rows else pipeline.task.own_metrics
+    asked = {} if some_rows else pipeline.task.figures.own_metrics
     own = {name: each.start(group.size) for name, each in asked.items()}
     together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
     groups = group_store(store, together)
@@ -131,8 +131,8 @@ def _measure(
             elif scored is not None:
                 _add(totals[name], metric.sums(scored, batch), weight)
         if own and weight and scored is not None:
-            assert pipeline.task.predicted_values is not None
-            values = pipeline.task.predicted_values(scored, batch, pipeline.encoder)
+            assert pipeline.task.figures.predicted_values is not None
+            values = pipeline.task.figures.predicted_values(scored, batch, pipeline.encoder)
             for each in own.values():
                 each.add(*values)
     progress("evaluating", len(mine), len(mine))

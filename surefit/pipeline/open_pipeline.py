@@ -125,7 +125,8 @@ def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
         call = replace(call, reads=replace(call.reads, step_scores=choices.step_scores))
     if choices.targets is not None:
         call = replace(call, targets=choices.targets)
-    labelled = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    needed = pipeline.task.head_for(pipeline.encoder)
+    labelled = needed.predicts if needed is not None else None
     head = from_choice(module, choices.head) if choices.head is not None else None
     if head is not None:
         head = replace(head, smoothing=label_smoothing(pipeline.encoder))

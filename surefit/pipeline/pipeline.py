@@ -195,7 +195,7 @@ class Pipeline:
         """The same, predicting the probabilities of all classes."""
         if which != "all":
             raise UsageError(f"probabilities is {which!r}.", "Write all, or leave it out.")
-        if self.task.class_scores is None:
+        if self.task.figures.class_scores is None:
             raise UsageError(
                 f"{self.task.name} predicts no classes, so it has no probabilities of them.",
                 "Leave probabilities out.",
@@ -234,7 +234,7 @@ def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
     """
     count, single_logit = num_outputs(task, encoder), None
     head, exclusive = task.head_for(encoder), not is_multi_label(encoder)
-    if head is not None and task.class_scores is not None and exclusive and count == 2:
+    if head is not None and task.figures.class_scores is not None and exclusive and count == 2:
         rank = 2 + task.fields_for(encoder)["labels"].rank
         single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
     return replace(names, reads=OutputReader(encoder.settings.outputs, count, single_logit))

@@ -94,7 +94,9 @@ def _predict_batch(
         refuse_without_targets(pipeline.call, pipeline.module)
         batch = pipeline.collate(rows)
         outputs = pipeline.outputs(batch)
-        if task.own_fields is not None:  # which axes are the rows and their padding is not known
+        if (
+            task.reads.own_fields is not None
+        ):  # which axes are the rows and their padding is not known
             shortest = min(rows, key=lambda row: sum(value.size for value in row.values()))
             other = pipeline.collate([shortest] * (3 if len(rows) == 2 else 2))
             again = pipeline.outputs(other)

@@ -66,12 +66,12 @@ def make_copies(d: Draft) -> tuple[AugmentedCopies | None, list[Finding]]:
     factor, asked, seed = config.augmentation_factor, config.augment, config.seed
     if factor == 1:
         unused = NOTHING_AUGMENTED.finding("augment is given, but augmentation_factor is 1.")
-        if task.arrays(roles) is not None:  # the function changes arrays in each epoch
+        if task.reads.arrays(roles) is not None:  # the function changes arrays in each epoch
             passed = asked.model_copy(update={"function": None}) != Augmentation()
         else:
             passed = asked != Augmentation() or request.objects.augment is not None
         return None, [unused] if passed else []
-    changeable = tuple(role for role in task.augments if role in roles)
+    changeable = tuple(role for role in task.text.augments if role in roles)
     if not changeable:
         raise _nothing_to_change(factor, task)
     passed_in, code = request.objects.augment, request.code
@@ -109,13 +109,13 @@ def _changes(asked: Augmentation, has_function: bool) -> dict[str, dict[str, Any
 
 
 def _nothing_to_change(factor: int, task: TaskSpec) -> UsageError:
-    if task.augments:
-        roles = " or ".join(task.augments)
+    if task.text.augments:
+        roles = " or ".join(task.text.augments)
         return UsageError(
             f"augmentation_factor is {factor}, but the rows have no {roles} as text to change.",
-            f"Give rows of text (columns.{task.augments[0]}), or leave the factor out.",
+            f"Give rows of text (columns.{task.text.augments[0]}), or leave the factor out.",
         )
-    able = ", ".join(name for name, other in TASKS.items() if other.augments)
+    able = ", ".join(name for name, other in TASKS.items() if other.text.augments)
     return UsageError(
         f"augmentation_factor is {factor}, but {task.name} has no text that could be said "
         "otherwise.",
@@ -164,11 +164,11 @@ TRIED_ROWS = 4
 
 def check_array_changes(d: Draft) -> None:
     """Refuse changes of arrays that rows of the task do not have."""
-    config, task, section = d.config, d.task, d.task.arrays(d.forms.roles)
+    config, task, section = d.config, d.task, d.task.reads.arrays(d.forms.roles)
     for name in KINDS:
         asked = _asked(config, name)
         if asked and name != section:
-            able = [spec.name for spec in TASKS.values() if spec.arrays({name: name}) == name]
+            able = [spec.name for spec in TASKS.values() if spec.reads.arrays({name: name}) == name]
             raise UsageError(
                 f"{name}.augment is set ({', '.join(asked)}), but {task.name} has no "
                 f"{WHAT[name]} to change here.",
@@ -187,7 +187,7 @@ def make_array_augment(d: Draft) -> tuple[ArrayAugment | None, list[Finding]]:
     """How training rows of arrays are augmented, tried on a few; None without augmentation."""
     request, config, pipeline, train = d.request, d.config, d.pipeline, d.train
     encoder = pipeline.encoder
-    section = pipeline.task.arrays(encoder.roles)
+    section = pipeline.task.reads.arrays(encoder.roles)
     if section is None:
         return None, []
     passed = request.objects.augment

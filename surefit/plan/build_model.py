@@ -137,7 +137,7 @@ def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
     if encoder.tokenizer is None and isinstance(pad, int):
         encoder = encoder.with_settings(tokens=replace(encoder.settings.tokens, pad=pad))
     columns = batch_columns(task.fields_for(encoder))
-    if task.own_fields is not None:  # an argument of another name reads the first one
+    if task.reads.own_fields is not None:  # an argument of another name reads the first one
         first = only_input(table)
         columns.sort(key=lambda name: name != first)
     found: list[Finding] = []

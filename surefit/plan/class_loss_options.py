@@ -44,8 +44,8 @@ def check_loss_options(options: LossOptions, task: TaskSpec, loss_fn: Any) -> No
 
 
 def _has_effect(key: str, task: TaskSpec) -> bool:
-    smooths = key == SMOOTHING and task.smoothed_loss is not None
-    return task.class_scores is not None or smooths
+    smooths = key == SMOOTHING and task.figures.smoothed_loss is not None
+    return task.figures.class_scores is not None or smooths
 
 
 def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipeline:

@@ -74,7 +74,7 @@ def choose_feature_layout(d: Draft) -> tuple[FeatureLayout | None, list[Finding]
     hints = replace(hints, steps=config.features.steps, width=config.features.width)
     if head is None or head.body != "rows":  # the task reads sequences
         hints = replace(hints, reads_vectors=None)
-    if task.step_labels:
+    if task.reads.step_labels:
         hints = hints_by_labels(table, roles, hints, config.features.labels)
     sized = hints.steps is not None or hints.width is not None
     if _is_pretraining_inferred(d) and hints.required is not None and not sized:
@@ -98,7 +98,7 @@ def _is_pretraining_inferred(d: Draft) -> bool:
 
 def begin_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:
     """The Encoder with its tokenizer, if the task reads tokens."""
-    encoder = Encoder(d.task.name, d.forms.roles, whole_rows=d.task.whole_rows)
+    encoder = Encoder(d.task.name, d.forms.roles, whole_rows=d.task.reads.whole_rows)
     if not _reads_tokens(d):
         return encoder, []
     tokenizer, found = _choose_tokenizer(d)
@@ -126,16 +126,16 @@ def read_images(d: Draft) -> tuple[Encoder, Findings]:
 
 def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:
     """The Encoder with the Fields of a task that reads all columns."""
-    if d.task.own_fields is None:
+    if d.task.reads.own_fields is None:
         return d.encoder, ()
-    own, found = d.task.own_fields(d.data.table)
+    own, found = d.task.reads.own_fields(d.data.table)
     return replace(d.encoder, extras=own), found
 
 
 def read_missing(d: Draft) -> tuple[Encoder, list[Finding]]:
     """The Encoder with the markers of missing values."""
     roles, task = d.encoder.roles, d.task
-    missing, found = find_missing(d.data.table, roles, task.whole_rows, d.config.read)
+    missing, found = find_missing(d.data.table, roles, task.reads.whole_rows, d.config.read)
     return d.encoder.with_settings(**missing), found
 
 
@@ -180,7 +180,7 @@ def _choose_tokenizer(d: Draft) -> tuple[Any, list[Finding]]:
         tokenizer = load_tokenizer(name, trusted)
         if name != source.tokenizer or source.kind == "gguf":  # its files are not these
             tokenizer = reload(tokenizer)
-        tokenizer = task.adapt_tokenizer(tokenizer, roles, reload)
+        tokenizer = task.text.adapt_tokenizer(tokenizer, roles, reload)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
             message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
             return tokenizer, [PAD_IS_EOS.finding(message)]
@@ -193,8 +193,8 @@ def _choose_tokenizer(d: Draft) -> tuple[Any, list[Finding]]:
             "Give one with --tokenizer.",
         )
     texts = collect_texts(data.table, data.train, roles.values())  # type: ignore[arg-type]
-    tokenizer = reload(train_tokenizer(texts, TINY_VOCABULARY, task.special_tokens))
-    return task.adapt_tokenizer(tokenizer, roles, reload), []
+    tokenizer = reload(train_tokenizer(texts, TINY_VOCABULARY, task.text.special_tokens))
+    return task.text.adapt_tokenizer(tokenizer, roles, reload), []
 
 
 def _keep_limit(encoder: Encoder, task: TaskSpec) -> None:
@@ -218,13 +218,13 @@ def overlong_policy(asked: str | None, task: TaskSpec, table: Table) -> str:
                 "Set overlong to truncate, drop or error, or split the texts in the stream.",
             )
         return asked or "truncate"
-    if asked == "split" and not task.splits_rows:
-        able = ", ".join(name for name, other in TASKS.items() if other.splits_rows)
+    if asked == "split" and not task.text.splits_rows:
+        able = ", ".join(name for name, other in TASKS.items() if other.text.splits_rows)
         raise UsageError(
             f"overlong is split, but {task.name} cannot split a row into blocks.",
             f"Set overlong to truncate, drop or error; tasks that can split rows: {able}.",
         )
-    return asked or ("split" if task.splits_rows else "truncate")
+    return asked or ("split" if task.text.splits_rows else "truncate")
 
 
 def fit_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:

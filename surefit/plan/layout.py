@@ -79,7 +79,8 @@ def choose_layout(
 
 def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices]:
     """The Pipeline with a sparse head, where the task predicts tokens and the model allows one."""
-    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    needed = pipeline.task.head_for(pipeline.encoder)
+    predicts = needed.predicts if needed is not None else None
     if predicts is None:
         return pipeline, Choices()
     batch = pipeline.collate(_few_rows(pipeline, train), Layout(predicts=predicts))
@@ -160,7 +161,8 @@ def _few_rows(pipeline: Pipeline, train: Store, tokens: int = PROBED_TOKENS) -> 
     Where tokens are predicted, two thirds of them are labelled.
     """
     fields, prepare = pipeline.fields, pipeline.prepare
-    predicts = pipeline.task.head.predicts if pipeline.task.head is not None else None
+    needed = pipeline.task.head_for(pipeline.encoder)
+    predicts = needed.predicts if needed is not None else None
     cuts = predicts is not None or _in_one_sequence(fields)
     chosen = [int(train.lengths.argmax()), int(train.lengths.argmin())]
     if not cuts:  # the shortest row, and the shortest of the longer ones

@@ -32,13 +32,13 @@ def check_metric(metric: str | None, task: TaskSpec) -> None:
     """Refuse a metric to watch that the task does not have, that is no single number, or of which
     nobody has said whether higher or lower is better."""
     if metric is not None and metric not in task.watchable_metrics:
-        asked = task.class_scores and class_metric(metric, task.class_scores)
+        asked = task.figures.class_scores and class_metric(metric, task.figures.class_scores)
         more = f" Or add it: --set metrics={metric}." if asked and asked.is_number else ""
         raise UsageError(
             f"early_stopping.metric is {metric!r}, which {task.name} cannot watch.",
             f"Choose one of: {', '.join(task.watchable_metrics)}.{more}",
         )
-    best = metric or task.best
+    best = metric or task.figures.best
     if best in task.watchable_metrics and better_of(task, best) is None:
         raise UsageError(
             f"The best step goes by {best!r}, and it is not known whether higher or lower is "
@@ -111,7 +111,7 @@ def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
     share = largest / max(total, 1)
     strong = share >= MAJORITY_SHARE or largest >= RATIO * max(smallest, 1)
     several = labels is not None and labels.several
-    if several or not strong or task.best != "accuracy" or "macro_f1" not in task.metrics:
+    if several or not strong or task.figures.best != "accuracy" or "macro_f1" not in task.metrics:
         return task, []
     names = encoder.classes
     message = (
@@ -121,7 +121,7 @@ def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
     if asked is not None:
         return task, [note(f"{message} The best step goes by {asked}.")]
     found = note(f"{message} The best step goes by macro_f1.")
-    return replace(task, best="macro_f1"), [found]
+    return replace(task, figures=replace(task.figures, best="macro_f1")), [found]
 
 
 METRIC_FAILED = rule(
@@ -169,18 +169,18 @@ def choose_metrics(
 def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
     """Bytes that the user's own metrics keep in an evaluation; those that fail are raised."""
     task, validation, encoder = d.task, d.validation, d.pipeline.encoder
-    if not task.own_metrics or not len(validation):
+    if not task.figures.own_metrics or not len(validation):
         return 0, []
     head = task.head_for(encoder)
     size = head.size(encoder) if head is not None and head.size is not None else 1
     values = _random_values(task, validation, encoder, size)
     if values is not None:
-        for name, metric in task.own_metrics.items():
+        for name, metric in task.figures.own_metrics.items():
             figure = _try(metric, *values)
             if name == d.config.early_stopping.metric and not isinstance(figure, float):
                 message = f"early_stopping.metric is {name!r}, which gives several numbers."
                 raise METRIC_FAILED.error(message, fix="Watch a metric that gives one number.")
-    keeping = [name for name, each in task.own_metrics.items() if _keeps(each)]
+    keeping = [name for name, each in task.figures.own_metrics.items() if _keeps(each)]
     if not keeping:
         return 0, []
     count = int(validation.num_targets.sum())
@@ -210,7 +210,7 @@ def _random_values(task: TaskSpec, store: Store, encoder: Encoder, size: int) ->
     import torch
 
     field = store.fields.get("labels")
-    if field is None or task.predicted_values is None:
+    if field is None or task.figures.predicted_values is None:
         return None
     rows = np.arange(min(len(store), MAX_TRIED))
     labels = torch.from_numpy(np.array(store.joined("labels", rows)))
@@ -219,19 +219,22 @@ def _random_values(task: TaskSpec, store: Store, encoder: Encoder, size: int) ->
     shape = labels.shape if "class" in field.axes else (*labels.shape, size)
     logits = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     try:
-        return task.predicted_values(SimpleNamespace(logits=logits), {"labels": labels}, encoder)
+        return task.figures.predicted_values(
+            SimpleNamespace(logits=logits), {"labels": labels}, encoder
+        )
     except Exception:  # a task of the user's own, with other outputs
         return None
 
 
 def describe_metrics(task: TaskSpec, chosen: Mapping[str, MetricChoice]) -> dict[str, Any]:
     """The metrics that were asked for, as the plan has them."""
-    names = [*dict.fromkeys((*chosen, *task.own_metrics))]
+    names = [*dict.fromkeys((*chosen, *task.figures.own_metrics))]
     return {
         name: {
             "function": chosen[name].function if name in chosen else None,
             "better": better_of(task, name),
-            "keeps_predictions": name in task.own_metrics and _keeps(task.own_metrics[name]),
+            "keeps_predictions": name in task.figures.own_metrics
+            and _keeps(task.figures.own_metrics[name]),
         }
         for name in names
     }

@@ -112,7 +112,7 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
         if _may_be_own(d) and custom.has_numbers(_ungrouped(d)):
             custom.check_call(_ungrouped(d), hints.required)
         raise
-    if task.own_fields is not None:
+    if task.reads.own_fields is not None:
         custom.require_loss_fn(task, d.objects.loss_fn)
         custom.check_call(_ungrouped(d), hints.required)
     roles |= further_inputs(table, roles, hints.arguments, further)
@@ -122,7 +122,7 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
 
 def needed_findings(d: Draft) -> tuple[tuple[Finding, ...], Findings]:
     """The findings without those about numbers in columns that are not read as numbers."""
-    return tuple(without_text_columns(d.plan.findings, d.plan.roles, d.task.whole_rows)), ()
+    return tuple(without_text_columns(d.plan.findings, d.plan.roles, d.task.reads.whole_rows)), ()
 
 
 def unify_columns(d: Draft) -> tuple[Forms, list[Finding]]:
@@ -152,7 +152,7 @@ def check_unread(d: Draft) -> tuple[str | None, list[Finding]]:
     task, table, roles, columns = d.task, d.forms.table, d.plan.roles, d.plan.columns
     chosen = d.config.columns
     assert columns is not None
-    found = list(task.misread(table, roles, chosen)) if task.misread is not None else []
+    found = list(task.reads.misread(table, roles, chosen)) if task.reads.misread is not None else []
     found += check_meanings(table, roles, columns, chosen)
     found += check_message_rows(table, roles, chosen)
     found += check_python_text(table, roles)

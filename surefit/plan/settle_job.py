@@ -42,7 +42,7 @@ def settle_task(d: Draft) -> tuple[Pipeline, Findings]:
 
 def measure_baselines(d: Draft) -> tuple[Mapping[str, Any], Findings]:
     """Figures of simple predictors on the validation rows."""
-    measure, encoder = d.pipeline.task.baselines, d.pipeline.encoder
+    measure, encoder = d.pipeline.task.figures.baselines, d.pipeline.encoder
     return {} if measure is None else measure(d.train, d.validation, encoder), ()
 
 
@@ -203,11 +203,11 @@ def decide(d: Draft) -> tuple[tuple[Job, ModelChoice], Findings]:
 def has_trees(d: Draft) -> bool:
     """Whether trees are fitted to compare with; a resumed run has the figures it was begun with."""
     new = d.request.choices is None and not has_errors(d.plan.findings)
-    return new and d.task.judge is not None and d.config.table.trees
+    return new and d.task.figures.judge is not None and d.config.table.trees
 
 
 def compare_with_trees(d: Draft) -> tuple[Mapping[str, Any], Findings]:
     """The baselines with the figures of trees that are fitted to the table."""
-    assert d.task.judge is not None
-    figures = measure_trees(d.train, d.validation, d.pipeline.encoder, d.task.judge)
+    assert d.task.figures.judge is not None
+    figures = measure_trees(d.train, d.validation, d.pipeline.encoder, d.task.figures.judge)
     return {**d.plan.baselines, **({TREES: figures} if figures else {})}, ()

@@ -85,7 +85,7 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     _check_group_column(table, by)
     parts = row_parts(table, task, roles, by)
     rows, found = _scanned(table, config.scan, config.seed)
-    table = with_files(table, roles, task.file_roles)
+    table = with_files(table, roles, task.reads.file_roles)
     hashes = parts.hash_table(table, rows)
     classes = _classes(table, rows, task, roles, config.split.stratify)
     _check_folds(config.split.folds, eval_table, len(rows))
@@ -98,23 +98,25 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         eval_table = table
         held_out = hold_out(parts, *(take(hashes[0], of) for of in (split.train, split.evaluation)))
     else:
-        names = {column: column for column in table.columns} if task.whole_rows else {}
+        names = {column: column for column in table.columns} if task.reads.whole_rows else {}
         names.pop(by or "", None)
         check_columns(eval_table, task, {**roles, **names})
         train = rows
-        eval_table = with_files(eval_table, roles, task.file_roles)
+        eval_table = with_files(eval_table, roles, task.reads.file_roles)
         validation, notes = _scanned(eval_table, config.scan, config.seed)
         shown = parts.hash_table(eval_table, validation)
         found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]
         found += note_repeats(hashes[1], "training rows")
         found += _shared_groups(table, eval_table, by)
         held_out = hold_out(parts, hashes[0], shown[0])
-    of_table = task.whole_rows
+    of_table = task.reads.whole_rows
     if reports:
-        found += check_contradictions(table, rows, parts, hashes, task.exact_targets, of_table)
+        found += check_contradictions(
+            table, rows, parts, hashes, task.reads.exact_targets, of_table
+        )
     if reports and classes is not None:
         found += _compare_sides(table, train, eval_table, validation, roles["label"])
-    if reports and not task.whole_rows:
+    if reports and not task.reads.whole_rows:
         sides = Side(table, train, parts), Side(eval_table, validation, parts)
         found += check_near_copies(*sides, config.seed)
     unread = [by] if by is not None and by not in roles.values() else []
@@ -138,7 +140,11 @@ def _classes(
 ) -> Classes | None:
     """The classes of the rows, where the target is one of a few classes."""
     found = None
-    if "label" in roles and "label" in task.targets and (task.exact_targets or stratify == "on"):
+    if (
+        "label" in roles
+        and "label" in task.targets
+        and (task.reads.exact_targets or stratify == "on")
+    ):
         found = read_classes(table, rows, roles["label"])
         found = found if found is not None and len(found.names) > 1 else None
     if found is None and stratify == "on":
@@ -311,14 +317,14 @@ def row_parts(
     targets = tuple(role for role in task.targets if role in roles)
     content = image_content if "image" in roles else None
     sign = _class_separator(table, roles["label"]) if targets == ("label",) else None
-    if not task.whole_rows or len(targets) < len(roles):
-        return RowParts(roles, targets, task.divide, content, sign)
+    if not task.reads.whole_rows or len(targets) < len(roles):
+        return RowParts(roles, targets, task.reads.divide, content, sign)
     targets = tuple(roles[role] for role in targets)
     read = [name for name in table.columns if name != by]
     columns = [name for name in read if name in targets or not _numbers_rows(table, name)]
     if {*columns} == {*targets}:
         columns = read
-    return RowParts({name: name for name in columns}, targets, task.divide, content, sign)
+    return RowParts({name: name for name in columns}, targets, task.reads.divide, content, sign)
 
 
 def _class_separator(table: Table, label: str) -> str | None:

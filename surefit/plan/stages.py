@@ -195,7 +195,7 @@ def read_for_row(request: Request, progress: Progress = silent) -> RowReading:
     with use_cache(config.cache, limit_gb), reading_once(progress, limit_gb):
         _run_whole(d, READING)
         task, encoder, rows = d.task, d.encoder, (d.data.train, d.data.validation)
-        section = task.arrays(encoder.roles)
+        section = task.reads.arrays(encoder.roles)
         if section is not None and augmentation.asks_change(config, d.objects.augment, section):
             _run_whole(d, (*BUILDING, ENCODING))
             augment, _ = augmentation.make_array_augment(d)

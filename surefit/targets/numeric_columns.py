@@ -40,8 +40,10 @@ def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) ->
     if encoder.settings.kept_where:
         role_of.setdefault(encoder.settings.kept_where, "label")
     others = [name for name in columns if name not in role_of]
-    if task.whole_rows:
-        read = others if task.columns_read is None else task.columns_read(encoder, others)
+    if task.reads.whole_rows:
+        read = (
+            others if task.reads.columns_read is None else task.reads.columns_read(encoder, others)
+        )
         role_of |= dict.fromkeys(read, FEATURES)
     return {name: role_of.get(name) for name in columns}
 

@@ -130,40 +130,9 @@ class Generate:
 
 
 @dataclass(frozen=True)
-class TaskSpec:
-    """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
+class Reads:
+    """Which data a task takes, beyond its roles, and how rows are told apart."""
 
-    `encode(row, encoder)` gets the row by role and returns its columns, or an Encoding where texts
-    are to be tokenized.
-    `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
-    (outputs, batch) that returns a sum and a count, or a Metric.
-    """
-
-    name: str
-    fields: Mapping[str, Field]
-    encode: EncodeRow
-    loss: Loss
-    metrics: Mapping[str, SumAndCount | Metric] = field(default_factory=dict)
-    head: Head | None = None
-    summary: str = ""
-    """One line for `surefit tasks`."""
-    needs: tuple[tuple[str, ...], ...] = ()
-    """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
-    mixes: tuple[str, ...] = ()
-    """Roles of forms that one table may have together: a row is read by the form that it has."""
-    roles: tuple[Role, ...] = ()
-    """Roles of the task's own: the column names they are recognised by, the types they accept. A
-    role without one is looked up in `data/roles.py`, else recognised by its own name."""
-    file_roles: tuple[str, ...] = FILE_ROLES
-    """Roles whose columns may hold paths of files."""
-    whole_rows: bool = False
-    """Whether `encode` gets all columns under their names, besides the roles."""
-    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
-    """Fields of columns that batches have under the names of the data, whoever reads them."""
-    columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
-    """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
-    optional: tuple[str, ...] = ()
-    """Roles that are used where the data has them."""
     takes: Callable[[Table, Mapping[str, str]], bool] | None = None
     """Whether the columns found for the roles are of a kind the task can work with, where the
     roles alone do not decide; called when the task is inferred."""
@@ -171,6 +140,35 @@ class TaskSpec:
     """What the columns found for the roles may be mistaken for, given those that the user names."""
     last_resort: bool = False
     """Whether the task is inferred only if the columns suit no other task."""
+    mixes: tuple[str, ...] = ()
+    """Roles of forms that one table may have together: a row is read by the form that it has."""
+    file_roles: tuple[str, ...] = FILE_ROLES
+    """Roles whose columns may hold paths of files."""
+    class_files: bool = False
+    """Whether several text files are classes: each line is a row, the file's name its label."""
+    step_labels: bool = False
+    """Whether the label may be a list with a class for each time step."""
+    whole_rows: bool = False
+    """Whether `encode` gets all columns under their names, besides the roles."""
+    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
+    """Fields of columns that batches have under the names of the data, whoever reads them."""
+    columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
+    """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
+    divide: Divide | None = None
+    """A row by role to its input and its target, where that is not decided by `targets` alone.
+    Rows with equal inputs stay in one set."""
+    exact_targets: bool = True
+    """Whether an input has one right target, so that rows with another one contradict it. Several
+    texts or amounts may be right."""
+    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
+    """The section of the config, such as `image`, whose `augment` changes the arrays of training
+    rows with these roles in each epoch; None: they have no such arrays."""
+
+
+@dataclass(frozen=True)
+class TextUse:
+    """What a task that reads text needs of it."""
+
     special_tokens: tuple[str, ...] = ()
     """Special tokens, such as `mask_token`, that a tokenizer made from the data must have; with
     `eos_token`, it ends every text with it."""
@@ -180,31 +178,19 @@ class TaskSpec:
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
-    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
-    """The section of the config, such as `image`, whose `augment` changes the arrays of training
-    rows with these roles in each epoch; None: they have no such arrays."""
-    targets: tuple[str, ...] = ("label",)
-    """Roles that rows to predict on need not have."""
-    fit: Fit | None = None
-    """Returns the Encoder with what is fitted on training rows, such as the class names, and what
-    was found; or a dict of a task of your own, which the Encoder keeps as `own`."""
-    head_of: Callable[[Encoder], Head] | None = None
-    """The head, where it depends on the roles that were found."""
-    fields_of: Callable[[Encoder], Mapping[str, Field]] | None = None
-    """The Fields, where they depend on the roles that were found or on what was fitted."""
-    count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
-    """How many targets an encoded row has; equals the loss's count."""
-    prepare: PrepareRow | None = None
-    """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
-    row as the model gets it. The number of targets stays."""
+    splits_rows: bool = False
+    """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How the loss of classes can be changed, and what is measured and compared with what."""
+
     class_scores: ClassScores | None = None
     """The scores and the class of each target, (N, C) and (N,), where the loss is their
     cross-entropy: only then can it have class weights and label smoothing."""
     smoothed_loss: Callable[[float], Loss] | None = None
     """The loss with so much label smoothing, where the targets are tokens rather than classes."""
-    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
-    """Predictions, one dict per row of the batch."""
-    generate: Generate | None = None
     predicted_values: PredictedValues | None = None
     """Predictions and labels as a user's own metrics get them: probabilities (N, C) and classes,
     or numbers in the units of the data."""
@@ -220,18 +206,51 @@ class TaskSpec:
     judge: JudgeRows | None = None
     """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
     it: trees are judged beside the model (see `targets/tree_baseline.py`)."""
-    divide: Divide | None = None
-    """A row by role to its input and its target, where that is not decided by `targets` alone.
-    Rows with equal inputs stay in one set."""
-    exact_targets: bool = True
-    """Whether an input has one right target, so that rows with another one contradict it. Several
-    texts or amounts may be right."""
-    class_files: bool = False
-    """Whether several text files are classes: each line is a row, the file's name its label."""
-    step_labels: bool = False
-    """Whether the label may be a list with a class for each time step."""
-    splits_rows: bool = False
-    """Whether `encode` can split rows over the limit into blocks (`overlong: split`)."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One task: how a row is encoded, its Fields, the loss, the metrics, the head.
+
+    `encode(row, encoder)` gets the row by role and returns its columns, or an Encoding where texts
+    are to be tokenized.
+    `loss(outputs, batch)` returns a sum over targets and their count. A metric is a function of
+    (outputs, batch) that returns a sum and a count, or a Metric.
+    `fields` and `head` may be functions of the Encoder, where they depend on the roles that were
+    found or on what was fitted.
+    """
+
+    name: str
+    fields: Mapping[str, Field] | Callable[[Encoder], Mapping[str, Field]]
+    encode: EncodeRow
+    loss: Loss
+    metrics: Mapping[str, SumAndCount | Metric] = field(default_factory=dict)
+    head: Head | Callable[[Encoder], Head] | None = None
+    summary: str = ""
+    """One line for `surefit tasks`."""
+    needs: tuple[tuple[str, ...], ...] = ()
+    """Alternative sets of roles; the data must have all of one. Empty: rows as they are."""
+    optional: tuple[str, ...] = ()
+    """Roles that are used where the data has them."""
+    roles: tuple[Role, ...] = ()
+    """Roles of the task's own: the column names they are recognised by, the types they accept. A
+    role without one is looked up in `data/roles.py`, else recognised by its own name."""
+    targets: tuple[str, ...] = ("label",)
+    """Roles that rows to predict on need not have."""
+    fit: Fit | None = None
+    """Returns the Encoder with what is fitted on training rows, such as the class names, and what
+    was found; or a dict of a task of your own, which the Encoder keeps as `own`."""
+    count_targets: Callable[[Mapping[str, Any]], int] = count_labelled
+    """How many targets an encoded row has; equals the loss's count."""
+    prepare: PrepareRow | None = None
+    """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
+    row as the model gets it. The number of targets stays."""
+    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
+    """Predictions, one dict per row of the batch."""
+    generate: Generate | None = None
+    reads: Reads = field(default_factory=Reads)
+    text: TextUse = field(default_factory=TextUse)
+    figures: Figures = field(default_factory=Figures)
 
     def role(self, name: str) -> Role:
         """The role of that name: the task's own, else the usual one."""
@@ -245,7 +264,7 @@ class TaskSpec:
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
         """The Fields with the tokenizer's pad token and the columns the model asks for."""
-        own = self.fields_of(encoder) if self.fields_of else self.fields
+        own = self.fields(encoder) if callable(self.fields) else self.fields
         fields = {**own, **_further_fields(own, encoder), **encoder.extras}
         pad = encoder.settings.tokens.pad  # of the model, for rows of token ids
         pad = pad if encoder.tokenizer is None else pad_token_id(encoder.tokenizer)
@@ -258,13 +277,14 @@ class TaskSpec:
         options = encoder.settings.loss
         if options == PLAIN:
             return self.loss
-        if self.class_scores is not None:
-            return class_loss(self.class_scores, options)
-        return self.smoothed_loss(options.label_smoothing) if self.smoothed_loss else self.loss
+        if self.figures.class_scores is not None:
+            return class_loss(self.figures.class_scores, options)
+        smoothed = self.figures.smoothed_loss
+        return smoothed(options.label_smoothing) if smoothed is not None else self.loss
 
     def head_for(self, encoder: Encoder) -> Head | None:
         """The head for the roles that were found."""
-        return self.head_of(encoder) if self.head_of is not None else self.head
+        return self.head(encoder) if callable(self.head) else self.head
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
         """`prepare`, drawing from (seed, epoch, row, copy) alone; None where the task has none."""
@@ -279,7 +299,7 @@ class TaskSpec:
     def metric_names(self) -> tuple[str, ...]:
         """Every figure an evaluation can give."""
         generated = self.generate.names if self.generate else ()
-        return ("loss", *self.metrics, *generated, *self.own_metrics)
+        return ("loss", *self.metrics, *generated, *self.figures.own_metrics)
 
     @property
     def watchable_metrics(self) -> tuple[str, ...]:
@@ -313,7 +333,7 @@ HIGHER_IS_BETTER = frozenset(
 
 def better_of(task: TaskSpec, metric: str) -> Better | None:
     """Whether higher or lower figures of a metric are better; None where nobody has said it."""
-    stated = task.better.get(metric) or getattr(task.metrics.get(metric), "better", None)
+    stated = task.figures.better.get(metric) or getattr(task.metrics.get(metric), "better", None)
     if stated is not None:
         return "lower" if stated == "lower" else "higher"
     if metric in LOWER_IS_BETTER:

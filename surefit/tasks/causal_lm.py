@@ -20,7 +20,7 @@ from surefit.inputs.text.batch_tokenizing import Tokenized
 from surefit.inputs.text.text_reading import read_ids, read_text
 from surefit.inputs.text.tokenizer import add_nothing_behind
 from surefit.targets.metrics.token_metrics import learned_tokens, next_token
-from surefit.targets.task_spec import Generate, Head, TaskSpec
+from surefit.targets.task_spec import Generate, Head, Reads, TaskSpec, TextUse
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -130,15 +130,15 @@ SPEC = TaskSpec(
     needs=(("input_ids",), ("text",)),
     optional=("labels", "mask"),
     targets=("labels",),
-    exact_targets=False,
-    splits_rows=True,
-    last_resort=True,
-    misread=misread,
+    reads=Reads(misread=misread, last_resort=True, exact_targets=False),
+    text=TextUse(
+        adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
+        splits_rows=True,
+    ),
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
     },
-    adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
     **learned_tokens(next_token),

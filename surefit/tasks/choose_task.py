@@ -75,12 +75,14 @@ def choose_task(
         for needed in form.needs:
             one = replace(form, needs=(needed,))
             roles = roles_for(one, table, chosen, inferred=wanted is None, tables=not auto_classes)
-            if roles is not None and (asked or task.takes is None or task.takes(table, roles)):
+            if roles is not None and (
+                asked or task.reads.takes is None or task.reads.takes(table, roles)
+            ):
                 fitting.append((task, roles))
     known = [task for task in able if _has_head(task, auto_classes)]
     if not fitting:
         raise _nothing_fits(table, able, known)
-    fitting = [pair for pair in fitting if not pair[0].last_resort] or fitting
+    fitting = [pair for pair in fitting if not pair[0].reads.last_resort] or fitting
     suited = [(task, roles) for task, roles in fitting if _has_head(task, auto_classes, roles)]
     task, roles = [*suited, *fitting][0]
     if wanted is None:
@@ -90,7 +92,7 @@ def choose_task(
 
 def _may_name(task: TaskSpec) -> bool:
     """Whether every column has a role of its own name: rows as they are, of a user's TaskSpec."""
-    return not task.needs and not task.whole_rows
+    return not task.needs and not task.reads.whole_rows
 
 
 def _for_tables(task: TaskSpec, chosen: Mapping[str, str]) -> TaskSpec:
@@ -104,7 +106,7 @@ def _refuse_guess(
     table: Table, task: TaskSpec, roles: Mapping[str, str], known: Sequence[TaskSpec]
 ) -> None:
     """Ask where an inferred task would leave unread what may be meant."""
-    of_text = task.last_resort and "text" in roles
+    of_text = task.reads.last_resort and "text" in roles
     of_features = "features" in roles and "label" not in roles
     targets = likely_targets(table, {*roles.values()}) if of_text or of_features else []
     if of_features:
@@ -113,7 +115,7 @@ def _refuse_guess(
         targets = [*dict.fromkeys([*targets, *classes])]
     if targets:
         raise ask_for_target(table, task, roles, targets)
-    unsuited = task not in known and ("source" in roles or task.last_resort)
+    unsuited = task not in known and ("source" in roles or task.reads.last_resort)
     lines = suggest(table, known) if unsuited else []
     if lines:
         raise MISSING_COLUMN.error(
@@ -126,7 +128,7 @@ def _refuse_guess(
 def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
     """Whether several text files are classes: one of the wanted tasks reads them so."""
     tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or ()
-    return any(task.class_files for task in tasks)
+    return any(task.reads.class_files for task in tasks)
 
 
 def roles_for(
@@ -148,7 +150,7 @@ def roles_for(
 def _has_head(
     task: TaskSpec, auto_classes: frozenset[str] | None, roles: Mapping[str, str] | None = None
 ) -> bool:
-    head = task.head if roles is None else task.head_for(Encoder(task.name, roles))
+    head = task.head_for(Encoder(task.name, roles or {}))
     wanted = head.auto_class if head is not None else None
     return auto_classes is None or wanted is None or wanted in auto_classes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from surefit.inputs.audio.audio_input import AUDIO_INPUT
 from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.image.image_reading import IMAGE
-from surefit.inputs.text.text_reading import IDS, READS_TEXT, TEXT
+from surefit.inputs.text.text_reading import IDS, TEXT, misread
 from surefit.targets.baselines import class_baselines, judge_classes
 from surefit.targets.class_loss import class_loss, class_probabilities
 from surefit.targets.classes import (
@@ -18,7 +18,8 @@ from surefit.targets.classes import (
 )
 from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
 from surefit.targets.tabular import TABLE, columns_read
-from surefit.tasks.row_task import RowTarget, row_task
+from surefit.targets.task_spec import Figures, Reads
+from surefit.tasks.row_task import READS_TEXT, RowTarget, row_task
 
 CLASSES = RowTarget(
     lambda rows, encoder: (FittedTarget(classes=fit_classes(rows, encoder)), []),
@@ -28,12 +29,14 @@ CLASSES = RowTarget(
     class_settings,
     class_loss(class_scores),
     usual_metrics(class_scores),
-    "accuracy",
     decode_classes,
-    class_probabilities(class_scores),
-    class_baselines,
-    judge_classes,
-    class_scores,
+    Figures(
+        class_scores,
+        predicted_values=class_probabilities(class_scores),
+        best="accuracy",
+        baselines=class_baselines,
+        judge=judge_classes,
+    ),
 )
 """The class of a row, or its classes."""
 
@@ -43,7 +46,7 @@ TEXTS = row_task(
     CLASSES,
     summary="one class per text, pair of texts or row of token ids; several where the label is a "
     "list or red|blue",
-    class_files=True,
+    reads=Reads(misread=misread, class_files=True),
     **READS_TEXT,
 )
 IMAGES = row_task(
@@ -64,6 +67,5 @@ TABLES = row_task(
     (TABLE,),
     CLASSES,
     summary="one class, or several, per row of numbers, categories and dates",
-    whole_rows=True,
-    columns_read=columns_read,
+    reads=Reads(whole_rows=True, columns_read=columns_read),
 )

@@ -27,7 +27,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
-from surefit.targets.task_spec import Batch, TaskSpec
+from surefit.targets.task_spec import Batch, Reads, TaskSpec
 
 PADDED_COLUMN = rule(
     "SF760",
@@ -319,12 +319,9 @@ def _is_numeric(table: Table, name: str) -> bool:
 SPEC = TaskSpec(
     name="custom",
     summary="a module of your own with a loss_fn, on columns of numbers as they are",
-    whole_rows=True,
-    columns_read=lambda encoder, names: (),
+    reads=Reads(whole_rows=True, own_fields=own_fields, columns_read=lambda encoder, names: ()),
     targets=(),
-    own_fields=own_fields,
-    fields={},
-    fields_of=fields_of,
+    fields=fields_of,
     fit=fit,
     encode=encode,
     count_targets=lambda columns: 1,

@@ -309,8 +309,11 @@ TARGET = replace(
     fit=fit,
     decode=decode,
     loss=class_loss(step_scores),
-    class_scores=step_scores,
-    predicted_values=class_probabilities(step_scores),
+    figures=replace(
+        CLASSES.figures,
+        class_scores=step_scores,
+        predicted_values=class_probabilities(step_scores),
+    ),
     metrics=usual_metrics(step_scores),
 )
 BY_ROW = row_task("feature-classification", (FEATURES,), TARGET)
@@ -321,7 +324,7 @@ SPEC = replace(
     optional=("mask",),
     roles=(replace(LABEL, accepts=accepts_labels),),
     encode=encode,
-    fields_of=fields_of,
-    head_of=head_of,
-    step_labels=True,
+    fields=fields_of,
+    head=head_of,
+    reads=replace(BY_ROW.reads, step_labels=True),
 )

@@ -24,7 +24,7 @@ from surefit.inputs.features.feature_sequences import (
     feature_statistics,
     read_steps,
 )
-from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.targets.task_spec import Batch, Head, Metric, Reads, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -186,7 +186,7 @@ SPEC = TaskSpec(
     summary="masked time steps of feature sequences, reconstructed",
     needs=(("features",),),
     optional=("mask",),
-    takes=takes,
+    reads=Reads(takes),
     targets=(),
     fields={
         **FIELDS,

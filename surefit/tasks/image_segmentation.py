@@ -30,7 +30,7 @@ from surefit.inputs.image.mask_files import IGNORED, NOT_A_MASK, check_sizes, im
 from surefit.inputs.store import Store
 from surefit.targets.class_loss import loss_of_shares
 from surefit.targets.classes import UNSUITABLE_LABEL, by_name
-from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.targets.task_spec import Batch, Figures, Head, Metric, Reads, TaskSpec, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -294,18 +294,15 @@ SPEC = TaskSpec(
     summary="one class per pixel: images and masks of class numbers",
     needs=(("image", "label"),),
     roles=(MASKS,),
-    file_roles=("image", "label"),
-    takes=takes,
-    arrays=lambda roles: "image",
-    exact_targets=False,
+    reads=Reads(
+        takes, file_roles=("image", "label"), exact_targets=False, arrays=lambda roles: "image"
+    ),
     fields={"pixel_values": PIXELS, "labels": LABELS, "image_size": SIZE},
     encode=encode,
     fit=fit,
-    baselines=pixel_baselines,
     loss=pixel_loss,
-    class_scores=pixel_class_scores,
+    figures=Figures(pixel_class_scores, best="iou", baselines=pixel_baselines),
     metrics={"iou": IOU, "dice": DICE, "accuracy": pixel_accuracy},
-    best="iou",
     decode=decode,
     head=Head(
         auto_class="AutoModelForSemanticSegmentation",

@@ -19,7 +19,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
 from surefit.inputs.text.text_reading import read_ids, read_text
 from surefit.targets.metrics.token_metrics import learned_tokens, same_token
-from surefit.targets.task_spec import Batch, Head, TaskSpec
+from surefit.targets.task_spec import Batch, Head, Reads, TaskSpec, TextUse
 from surefit.tasks.causal_text import is_overlong
 
 NO_MASK_TOKEN = rule(
@@ -127,8 +127,8 @@ SPEC = TaskSpec(
     needs=(("input_ids",), ("text",)),
     optional=("mask",),
     targets=(),
-    last_resort=True,
-    special_tokens=("mask_token",),
+    reads=Reads(last_resort=True),
+    text=TextUse(special_tokens=("mask_token",)),
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),

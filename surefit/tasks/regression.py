@@ -21,7 +21,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.features.feature_sequences import FEATURES
 from surefit.inputs.image.image_reading import IMAGE
-from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, READS_TEXT, TEXT
+from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, TEXT, misread
 from surefit.targets.baselines import judge_numbers, number_baselines
 from surefit.targets.number_targets import (
     NUMBER_METRICS,
@@ -34,8 +34,8 @@ from surefit.targets.number_targets import (
     target_field,
 )
 from surefit.targets.tabular import TABLE, columns_read
-from surefit.targets.task_spec import Batch
-from surefit.tasks.row_task import RowTarget, row_task
+from surefit.targets.task_spec import Batch, Figures, Reads
+from surefit.tasks.row_task import READS_TEXT, RowTarget, row_task
 
 if TYPE_CHECKING:
     import torch
@@ -135,11 +135,10 @@ NUMBERS = RowTarget(
     _settings,
     loss,
     NUMBER_METRICS,
-    "rmse",
     decode,
-    _in_units,
-    number_baselines,
-    judge_numbers,
+    Figures(
+        predicted_values=_in_units, best="rmse", baselines=number_baselines, judge=judge_numbers
+    ),
     unit="numbers per row",
 )
 INPUTS = (IMAGE, AUDIO_INPUT, TEXT, IDS, FEATURES, replace(TABLE, auto_class=AUTO_CLASS))
@@ -151,9 +150,6 @@ SPEC = row_task(
     summary="one number, or several, per image, recording, text, row of features, or row of "
     "numbers, categories and dates",
     roles=FILE_ROLES,
-    exact_targets=False,
-    takes=takes,
-    whole_rows=True,
-    columns_read=columns_read,
+    reads=Reads(takes, misread, exact_targets=False, whole_rows=True, columns_read=columns_read),
     **READS_TEXT,
 )

@@ -18,19 +18,26 @@ from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.row_input import Roles, Row, RowInput
-from surefit.targets.class_loss import ClassScores
+from surefit.inputs.text.text_reading import ALONGSIDE, adapt_to_pairs
 from surefit.targets.task_spec import (
     Batch,
     Body,
+    Figures,
     Head,
-    JudgeRows,
     Loss,
-    MeasureBaselines,
     Metric,
-    PredictedValues,
+    Reads,
     SumAndCount,
     TaskSpec,
+    TextUse,
 )
+
+NO_MORE = Reads()
+READS_TEXT: dict[str, Any] = {
+    "optional": ("text_pair", *ALONGSIDE),
+    "text": TextUse(adapt_tokenizer=adapt_to_pairs, augments=("text", "text_pair")),
+}
+"""What a TaskSpec whose rows may be texts has besides."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +53,19 @@ class RowTarget:
     """What the target sets in the config of a transformers model."""
     loss: Loss
     metrics: Mapping[str, SumAndCount | Metric]
-    best: str
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]]
-    predicted_values: PredictedValues
-    baselines: MeasureBaselines
-    judge: JudgeRows
-    """Of rows of tables (see `TaskSpec.judge`)."""
-    class_scores: ClassScores | None = None
+    figures: Figures
+    """`judge` is used for rows of tables only."""
     unit: str = "classes"
 
 
-def row_task(name: str, inputs: tuple[RowInput, ...], target: RowTarget, **more: Any) -> TaskSpec:
+def row_task(
+    name: str,
+    inputs: tuple[RowInput, ...],
+    target: RowTarget,
+    reads: Reads = NO_MORE,
+    **more: Any,
+) -> TaskSpec:
     """Make the TaskSpec of a target for rows with one of the inputs, looked for in this order.
 
     `more` are further fields of the TaskSpec, or others in place of those that follow.
@@ -102,24 +111,22 @@ def row_task(name: str, inputs: tuple[RowInput, ...], target: RowTarget, **more:
         given = input_of(roles)
         return given.takes(table, roles) and not given.holds_amounts(table.profile(roles["label"]))
 
+    def section_of(roles: Roles) -> str | None:
+        return next((each.section for each in inputs if each.role in roles), None)
+
+    has_table = any(each.role is None for each in inputs)
+    figures = target.figures if has_table else replace(target.figures, judge=None)
     spec = TaskSpec(
         name,
-        fields_of(Encoder(name, {})),
+        fields_of,
         encode,
         target.loss,
         target.metrics,
-        head_of(Encoder(name, {})),
+        head_of,
         needs=tuple((each.role, "label") if each.role else ("label",) for each in inputs),
-        takes=takes,
-        arrays=lambda roles: next((e.section for e in inputs if e.role in roles), None),
-        fields_of=fields_of,
         fit=fit,
-        head_of=head_of,
-        best=target.best,
         decode=target.decode,
-        predicted_values=target.predicted_values,
-        baselines=target.baselines,
-        judge=target.judge if any(each.role is None for each in inputs) else None,
-        class_scores=target.class_scores,
+        reads=replace(reads, takes=reads.takes or takes, arrays=section_of),
+        figures=figures,
     )
     return replace(spec, **more)

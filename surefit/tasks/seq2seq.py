@@ -15,7 +15,7 @@ from surefit.inputs.text.text_reading import read_text
 from surefit.targets.generation import generate_tokens, greedy, own_config
 from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
 from surefit.targets.metrics.token_metrics import learned_tokens, same_token
-from surefit.targets.task_spec import Generate, Head, Sample, TaskSpec
+from surefit.targets.task_spec import Generate, Head, Reads, Sample, TaskSpec, TextUse
 from surefit.tasks.causal_text import can_generate, is_overlong, takes_answers
 
 
@@ -119,10 +119,9 @@ SPEC = TaskSpec(
     needs=(("source", "target"), ("prompt", "answer")),
     optional=("input",),
     targets=("target", "answer"),
-    exact_targets=False,
-    takes=takes_answers,
-    augments=("source", "prompt"),
-    special_tokens=("eos_token",),  # a decoder has to see where the source ends
+    reads=Reads(takes_answers, exact_targets=False),
+    # a decoder has to see where the source ends
+    text=TextUse(special_tokens=("eos_token",), augments=("source", "prompt")),
     fields={
         "input_ids": Field(("time",), "int64", 0),
         "labels": Field(("target_time",), "int64", IGNORE_INDEX),

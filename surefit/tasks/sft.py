@@ -40,7 +40,7 @@ from surefit.inputs.text.text_reading import read_ids
 from surefit.inputs.text.tokenizer import add_nothing_behind
 from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.targets.metrics.token_metrics import learned_tokens, next_token
-from surefit.targets.task_spec import Generate, Head, Sample, TaskSpec
+from surefit.targets.task_spec import Generate, Head, Reads, Sample, TaskSpec, TextUse
 from surefit.tasks.causal_text import (
     answer,
     can_generate,
@@ -324,18 +324,21 @@ SPEC = TaskSpec(
         ("messages", "answer"),
     ),
     optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
-    takes=takes_answers,
-    misread=misread,
-    mixes=("messages", "prompt", "answer"),
+    reads=Reads(
+        takes_answers,
+        misread,
+        mixes=("messages", "prompt", "answer"),
+        divide=divide,
+        exact_targets=False,
+    ),
+    text=TextUse(
+        adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
+        augments=("prompt", "messages"),
+    ),
     roles=(REFERENCES, CHOICES),
     targets=("answer", "labels", "references", "rejected"),
-    divide=divide,
-    exact_targets=False,
-    augments=("prompt", "messages"),
-    fields=FIELDS,
-    fields_of=fields_of,
+    fields=fields_of,
     fit=fit,
-    adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
     encode=encode,
     count_targets=count_targets,
     **learned_tokens(next_token),

@@ -75,7 +75,9 @@ def read_as_known(
     needs = tuple(tuple(r for r in names if r not in targets) for names in task.needs)
     unifier = _Unifier(replace(task, needs=needs), {}, "training", dict(roles))
     table = unifier.unify(table)
-    known = {role: c for role, c in unifier.known.items() if role in roles or role in task.mixes}
+    known = {
+        role: c for role, c in unifier.known.items() if role in roles or role in task.reads.mixes
+    }
     return table, known, unifier.found
 
 
@@ -192,7 +194,7 @@ class _Unifier:
         if any(form <= {*self.known} and form <= {*own} for form in forms):
             return
         both = [form for form in forms if form <= {*self.known} or form <= {*own}]
-        if all(form <= {*self.task.mixes} for form in both):
+        if all(form <= {*self.task.reads.mixes} for form in both):
             return
         raise FORMS_CANNOT_BE_MIXED.error(
             f"{self.task.name} cannot read {self.first_file} ({_shown(self.known)}) and {file} "

@@ -44,7 +44,15 @@ from surefit.targets.metrics.token_metrics import (
     find_entities,
     match_entities,
 )
-from surefit.targets.task_spec import Batch, Head, Metric, TaskSpec, full_precision
+from surefit.targets.task_spec import (
+    Batch,
+    Figures,
+    Head,
+    Metric,
+    Reads,
+    TaskSpec,
+    full_precision,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -241,22 +249,23 @@ SPEC = TaskSpec(
     summary="one tag per word or token id, with entities where the tags are B-, I- and O",
     needs=(("tokens", "tags"), ("input_ids", "tags")),
     optional=tuple(ALONGSIDE),
-    takes=takes,
+    reads=Reads(takes),
     targets=("tags",),
-    fields=FIELDS,
-    fields_of=lambda encoder: {**FIELDS, **text_fields(encoder)},
+    fields=lambda encoder: {**FIELDS, **text_fields(encoder)},
     encode=encode,
     fit=fit,
-    baselines=tag_baselines,
     loss=class_loss(_learned),
-    class_scores=_learned,
-    predicted_values=class_probabilities(_learned),
+    figures=Figures(
+        _learned,
+        predicted_values=class_probabilities(_learned),
+        best="entity_f1",
+        baselines=tag_baselines,
+    ),
     metrics={
         "token_accuracy": usual_metrics(_learned)["accuracy"],
         "accuracy": accuracy,
         "entity_f1": ENTITY_F1,
     },
-    best="entity_f1",
     decode=decode,
     head=Head(
         auto_class="AutoModelForTokenClassification",

@@ -296,7 +296,7 @@ def _judge(plan: Plan, run: Run, state: State, emit: Observer) -> None:
 
 def _prior_loss(job: Job) -> float | None:
     """The training loss of a predictor that ignores the inputs; None where there is none."""
-    measure = job.pipeline.task.baselines
+    measure = job.pipeline.task.figures.baselines
     if measure is None:
         return None
     known = measure(job.train, job.train, job.pipeline.encoder).values()
@@ -307,7 +307,7 @@ def _pace(plan: Plan, run: Run) -> Pace:
     assert plan.task is not None
     assert plan.job is not None
     config, job = plan.config, plan.job
-    best = config.early_stopping.metric or plan.task.best
+    best = config.early_stopping.metric or plan.task.figures.best
     return Pace(
         job.num_steps,
         config.eval_every,

@@ -46,7 +46,7 @@ def reader(task: str, tokenizer: Any, model_type: str | None) -> RowEncoder:
     spec, rows = TASKS[task], ROWS[task]
     roles = {name: name for name in rows[0]}
     reload = partial(load_again, model_type=model_type)
-    adapted = spec.adapt_tokenizer(reload(tokenizer), roles, reload)
+    adapted = spec.text.adapt_tokenizer(reload(tokenizer), roles, reload)
     encoder = Encoder(spec.name, roles, adapted, LIMIT)
     if spec.fit is not None:
         encoder, _ = spec.fit(rows, encoder)

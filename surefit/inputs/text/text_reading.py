@@ -208,10 +208,3 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
 AUTO_CLASS = "AutoModelForSequenceClassification"
 TEXT = RowInput("text", encode_text, text_fields, AUTO_CLASS)
 IDS = RowInput("input_ids", encode_text, text_fields, AUTO_CLASS, takes=labels_rows)
-READS_TEXT = {
-    "optional": ("text_pair", *ALONGSIDE),
-    "augments": ("text", "text_pair"),
-    "misread": misread,
-    "adapt_tokenizer": adapt_to_pairs,
-}
-"""What a TaskSpec whose rows may be texts has besides."""

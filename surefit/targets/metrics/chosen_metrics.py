@@ -21,8 +21,8 @@ def with_metrics(
     """The task with the metrics that a config names; `own` has the code of those that are named
     as module:function or passed from Python."""
     built: dict[str, Any] = dict(task.metrics)
-    mine: dict[str, OwnMetric] = dict(task.own_metrics)
-    better: dict[str, Better] = dict(task.better)
+    mine: dict[str, OwnMetric] = dict(task.figures.own_metrics)
+    better: dict[str, Better] = dict(task.figures.better)
     for name, choice in chosen.items():
         if choice.better is not None:
             better[name] = choice.better
@@ -39,7 +39,8 @@ def with_metrics(
                 better[name] = "higher" if said == "higher" else "lower"
         elif name not in task.metric_names and choice.function is None:
             built[name] = _built_in(task, name)
-    return replace(task, metrics=built, own_metrics=mine, better=better)
+    figures = replace(task.figures, own_metrics=mine, better=better)
+    return replace(task, metrics=built, figures=figures)
 
 
 def _own(task: TaskSpec, name: str, found: Any) -> OwnMetric:
@@ -48,7 +49,7 @@ def _own(task: TaskSpec, name: str, found: Any) -> OwnMetric:
             f"metrics.{name}: {task.name} has a metric of this name.",
             "Give your metric another name.",
         )
-    if task.predicted_values is None:
+    if task.figures.predicted_values is None:
         raise UsageError(
             f"metrics.{name} needs a class or a number per target, and {task.name} predicts "
             "neither.",
@@ -60,14 +61,14 @@ def _own(task: TaskSpec, name: str, found: Any) -> OwnMetric:
 
 def _built_in(task: TaskSpec, name: str) -> Metric:
     known = [*CLASS_METRICS, "top5"]
-    if task.class_scores is None:
+    if task.figures.class_scores is None:
         reason = f"{task.name} predicts no classes" if name in known else "there is no such metric"
         has = ", ".join(task.metric_names)
         raise UsageError(
             f"metrics: {name}: {reason}.",
             f"{task.name} has {has}; your own is named as metrics.{name}=module:function.",
         )
-    found = class_metric(name, task.class_scores)
+    found = class_metric(name, task.figures.class_scores)
     if found is None:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.batches.field import IGNORE_INDEX
 from surefit.core.float64 import to_float64
 from surefit.targets.baselines import token_baselines
-from surefit.targets.task_spec import Batch, Loss, Metric, SumAndCount, full_precision
+from surefit.targets.task_spec import Batch, Figures, Loss, Metric, SumAndCount, full_precision
 
 if TYPE_CHECKING:
     import torch
@@ -106,9 +106,8 @@ def learned_tokens(select: Select) -> dict[str, Any]:
     """What the TaskSpec of a task that predicts tokens has: its loss, metrics and baselines."""
     return {
         "loss": token_loss(select),
-        "smoothed_loss": partial(token_loss, select),
         "metrics": token_metrics(select),
-        "baselines": token_baselines,
+        "figures": Figures(smoothed_loss=partial(token_loss, select), baselines=token_baselines),
     }
 
 
