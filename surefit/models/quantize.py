@@ -107,16 +107,19 @@ def _tensors_of(state: Any) -> list[torch.Tensor]:
 def quantized_on_meta(weight: Any) -> tuple[Any, Any]:
     """A 4-bit weight on the meta device, and its scales and tables there."""
     state = _state_on_meta(weight.quant_state)
-    made = type(weight)(
-        torch.empty_like(weight.data, device="meta"),
+    return _packed_weight(type(weight), torch.empty_like(weight.data, device="meta"), state), state
+
+
+def _packed_weight(kind: Any, packed: torch.Tensor, state: Any) -> Any:
+    return kind(
+        packed,
         quant_state=state,
-        blocksize=weight.blocksize,
-        compress_statistics=weight.compress_statistics,
-        quant_type=weight.quant_type,
-        quant_storage=weight.quant_storage,
+        blocksize=state.blocksize,
+        compress_statistics=state.state2 is not None,
+        quant_type=state.quant_type,
+        quant_storage=packed.dtype,
         bnb_quantized=True,
     )
-    return made, state
 
 
 def quantize_on_meta(model: Any, config: Any) -> None:
@@ -143,15 +146,7 @@ def _empty_weight(weight: Any, small: Any) -> Any:
     state.absmax = torch.empty(blocks, dtype=small.absmax.dtype, device="meta")
     state.state2.absmax = torch.empty(outer, dtype=small.state2.absmax.dtype, device="meta")
     packed = torch.empty(math.ceil(weight.numel() / 2), 1, dtype=torch.uint8, device="meta")
-    return type(weight)(
-        packed,
-        quant_state=state,
-        blocksize=state.blocksize,
-        compress_statistics=True,
-        quant_type=state.quant_type,
-        quant_storage=torch.uint8,
-        bnb_quantized=True,
-    )
+    return _packed_weight(type(weight), packed, state)
 
 
 def _state_on_meta(state: Any) -> Any:
