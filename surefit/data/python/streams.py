@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from surefit.core.foreign import parse_json
 from surefit.data.python.live_rows import as_named, code_failed, kept_randomness, seed_generators
 from surefit.data.python.rows_to_arrow import SHOWN, as_arrow, open_rows, python_value
 from surefit.data.table import Source, Table
@@ -90,7 +91,7 @@ class Stream:
         if self.cursor.rows is None or not saves:
             return None
         try:
-            return json.loads(json.dumps(owner.state_dict()))
+            return parse_json(json.dumps(owner.state_dict()), object, self.name)
         except Exception:  # the user's own code, or values that are not plain: it is replayed
             return None
 
