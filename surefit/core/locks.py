@@ -7,6 +7,7 @@ the file system has no such locks, none is taken.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -86,6 +87,29 @@ def _acquire(path: Path, wait_seconds: float) -> Any:
             return None
         raise
     return lock
+
+
+def share_byte(descriptor: int, byte: int) -> None:
+    """Share a byte of an open file with other processes, until the file is closed.
+
+    Where the file system has no locks, nothing is known to be unused.
+    """
+    with suppress(OSError):
+        fcntl.lockf(descriptor, fcntl.LOCK_SH, 1, byte)
+
+
+@contextmanager
+def byte_alone(descriptor: int, byte: int) -> Iterator[bool]:
+    """Hold a byte of an open file while the block runs; False where another process shares it."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, byte)
 
 
 def _refuse_other_content(path: Path) -> None:

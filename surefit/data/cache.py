@@ -11,7 +11,6 @@ lives. What a killed process left half written is removed by the next one.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import inspect
 import json
@@ -215,8 +214,7 @@ def use_entry(folder: Path) -> None:
     files.refuse_links([folder.parent, folder])
     if folder not in _used:
         _used.add(folder)
-        with suppress(OSError):  # a file system without locks: nothing is known to be unused there
-            fcntl.lockf(_uses[root], fcntl.LOCK_SH, 1, _byte_of(folder))
+        locks.share_byte(_uses[root], _byte_of(folder))
 
 
 def release_entries() -> None:
@@ -231,15 +229,10 @@ def in_use(folder: Path, meanwhile: Callable[[], object] = lambda: None) -> bool
     root = open_cache()
     if folder in _used:
         return True
-    try:
-        fcntl.lockf(_uses[root], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _byte_of(folder))
-    except OSError:
-        return True
-    try:
-        meanwhile()
-    finally:
-        fcntl.lockf(_uses[root], fcntl.LOCK_UN, 1, _byte_of(folder))
-    return False
+    with locks.byte_alone(_uses[root], _byte_of(folder)) as is_alone:
+        if is_alone:
+            meanwhile()
+    return not is_alone
 
 
 def _byte_of(folder: Path) -> int:
