@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,12 @@ from surefit.config import Reading
 from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import content_hashes, file_fingerprint
 from surefit.data.column_types import describe_type
-from surefit.data.data_rules import DIFFERENT_COLUMNS, FILES_DO_NOT_MATCH, NO_DATA
+from surefit.data.data_rules import (
+    CORRUPT_FILE,
+    DIFFERENT_COLUMNS,
+    FILES_DO_NOT_MATCH,
+    NO_DATA,
+)
 from surefit.data.find_files import Finder, locate
 from surefit.data.formats import (
     arrow_files,
@@ -78,6 +84,10 @@ OPENERS: dict[str, Opener] = {
     ".tgz": tar_shards.open_tar,
 }
 """The ending of a file name (without .gz), and the function that opens such a file."""
+
+
+LFS_POINTER, POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
+"""How a pointer of Git LFS begins, and a size that none reaches."""
 
 
 def open_table(
@@ -166,6 +176,7 @@ def _open_each(
     faults: list[Finding] = []
     for file in files:
         try:
+            _refuse_pointer(file)
             opened.append(opener_of(file)(file, reading))
             good.append(file)
         except FindingError as error:
@@ -176,6 +187,18 @@ def _open_each(
         raise FindingError(*(beside if good else faults))
     left_out = [FILE_LEFT_OUT.finding(f"Skipped: {f.message}", f.where) for f in faults]
     return good, opened, left_out
+
+
+def _refuse_pointer(path: Path) -> None:
+    """Raise if a file is what a clone has in place of a large file that was not downloaded."""
+    if path.is_file() and path.stat().st_size < POINTER_BYTES:
+        with path.open("rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise CORRUPT_FILE.error(
+                    f"{path.name} is a Git LFS pointer: the data itself was not downloaded.",
+                    fix=f"Download it: git -C {shlex.quote(str(path.parent))} lfs pull.",
+                    file=str(path),
+                )
 
 
 def _key_of(path: Path) -> str:

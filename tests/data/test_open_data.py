@@ -320,3 +320,11 @@ def test_card_that_is_no_use_is_an_error(tmp_path: Path, card: str) -> None:
 def test_card_without_data_files_or_of_other_form_is_ignored(tmp_path: Path) -> None:
     for number, card in enumerate(("configs: 3", "configs:\n- 4", "configs:\n- config_name: a")):
         assert _read(_clone(tmp_path / str(number), card, "train.csv"))[0] == ["train.csv"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.jsonl.gz", "a.txt", "a.npy"])
+def test_pointer_of_git_lfs_is_no_data(name: str, tmp_path: Path) -> None:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
+    (tmp_path / name).write_text(pointer)
+    with pytest.raises(FindingError, match=r"Git LFS pointer(.|\n)*lfs pull"):
+        open_table(tmp_path / name)
