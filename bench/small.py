@@ -57,7 +57,7 @@ def collate_surefit(quick: bool) -> dict[str, Any]:
     from surefit.batches.collate import Layout
     from surefit.batches.loading import load_batch
     from surefit.inputs.store import Store, new_store
-    from surefit.tasks.causal_lm import SPEC
+    from surefit.tasks.language_models import CAUSAL_LM as SPEC
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"

@@ -14,13 +14,13 @@ from surefit.data.data_rules import NO_DATA
 from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, note, rule
+from surefit.inputs.chat.chat_reading import OVERLONG_ROW_DROPPED
 from surefit.inputs.chat.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
 from surefit.inputs.chat.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
 from surefit.inputs.encoded_row import KNOWN, DropReason, describe_counts, phrase_of
 from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Pipeline
 from surefit.speed.numerics import preserved_state
-from surefit.tasks.sft import OVERLONG_ROW_DROPPED
 
 TOO_MANY_ROWS_LOST = rule(
     "SF204",

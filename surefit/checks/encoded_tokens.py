@@ -139,7 +139,7 @@ def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
     if tokenizer is None:
         pad = getattr(config[1], "pad_token_id", None)
         return KnownTokens(pad, frozenset(token for token in ends if token is not None))
-    ends += encoder.dialogues.template.end_ids
+    ends += encoder.end_ids
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     return KnownTokens(
         tokenizer.pad_token_id,

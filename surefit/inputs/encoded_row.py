@@ -218,6 +218,25 @@ class Encoded:
 
 
 @dataclass(frozen=True)
+class TokenSequence:
+    """Tokens of a row, or of one of its blocks, and what a Target reads its labels off."""
+
+    ids: npt.NDArray[np.int64]
+    answers: Sequence[tuple[int, int]] | None = None
+    """Start and end of each answer that is learned; None: all tokens are."""
+    prompt_length: int | None = None
+    """Where the last answer starts."""
+    labels: npt.NDArray[np.int64] | None = None
+    """Those of the data, if it has some."""
+    truncated: int = 0
+    faults: tuple[RowFaultError, ...] = ()
+
+
+LabelTokens = Callable[[TokenSequence], Encoded]
+"""How a Target makes an encoded row of tokens."""
+
+
+@dataclass(frozen=True)
 class Encoding:
     """A row before tokenization: its texts, and how their tokens become the encoded row.
 
@@ -240,6 +259,11 @@ def encoded(columns: Mapping[str, Any], truncated: int = 0, learns_eos: bool = F
 
 EncodeRow = Callable[[Mapping[str, Any], "Encoder"], Encoding | Mapping[str, Any]]
 """A task's `encode`; a plain dict of columns is short for `encoded(columns)`."""
+
+
+def is_overlong(length: int, encoder: Encoder) -> bool:
+    """Whether a row of so many tokens is over the limit."""
+    return encoder.max_length is not None and length > encoder.max_length
 
 
 def refuse_overlong(

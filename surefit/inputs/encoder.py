@@ -106,6 +106,11 @@ class Encoder:
 
         return DialogueTokenizer(read_template(self.input.template, self.tokenizer))
 
+    @cached_property
+    def end_ids(self) -> list[int]:
+        """The tokens that end a text or an answer: eos, and the template's end token."""
+        return [] if self.tokenizer is None else self.dialogues.template.end_ids
+
     def column_of(self, name: str) -> str:
         """The user's column of a role or of a column in a batch; else the name itself.
 

@@ -10,35 +10,32 @@ import difflib
 from surefit.errors import UsageError
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import (
-    causal_lm,
     classification,
     custom,
     feature_classification,
     feature_pretraining,
     image_segmentation,
-    masked_lm,
+    language_models,
     regression,
-    seq2seq,
-    sft,
     token_classification,
 )
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
-        sft.SPEC,
+        language_models.SFT,
         image_segmentation.SPEC,
         classification.IMAGES,
         classification.RECORDINGS,
-        seq2seq.SPEC,
+        language_models.SEQ2SEQ,
         token_classification.SPEC,
         classification.TEXTS,
         feature_classification.SPEC,
         regression.SPEC,
         feature_pretraining.SPEC,
         classification.TABLES,
-        causal_lm.SPEC,
-        masked_lm.SPEC,
+        language_models.CAUSAL_LM,
+        language_models.MASKED_LM,
         custom.SPEC,
     )
 }

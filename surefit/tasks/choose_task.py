@@ -28,7 +28,7 @@ from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS, get_task
-from surefit.tasks.causal_lm import PROMPTS_WITHOUT_ANSWERS
+from surefit.tasks.language_models import PROMPTS_WITHOUT_ANSWERS
 from surefit.user_code import CodeGate
 
 TARGET_OR_NOT = rule(

@@ -20,7 +20,7 @@ from transformers import (
 import surefit
 from builders import WORDS, write_jsonl
 from surefit.errors import UsageError
-from surefit.tasks.seq2seq import forced_first_token
+from surefit.targets.sequence import forced_first_token
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from surefit.targets.metrics.text_scores import (
     token_f1,
 )
 from surefit.targets.task_spec import Sample
-from surefit.tasks.sft import scores
+from surefit.targets.tokens import answer_scores as scores
 
 WORDS = [
     *("the", "a", "an", "The", "A", "cat", "cats", "mat", "sat.", "on,", "U.S.", "it's", "3.5"),

@@ -126,7 +126,7 @@ OWN_TEXTS = {
     "inputs/audio/audio_format.py": "settings as the key of a cache in memory",
     "inputs/text/tokenizer.py": "the state of a tokenizer in memory",
     "plan/make_plan.py": "configs that processes of one run exchange",
-    "tasks/causal_text.py": "texts that the encoder put into a column of numbers",
+    "targets/tokens.py": "texts that the encoder put into a column of numbers",
 }
 PARSERS = {
     "json": {"load", "loads", "JSONDecoder"},

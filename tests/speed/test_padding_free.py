@@ -29,8 +29,8 @@ from surefit.speed.varlen_attention import (
     use_varlen_attention,
 )
 from surefit.tasks import token_classification
-from surefit.tasks.causal_lm import SPEC as CAUSAL
 from surefit.tasks.classification import TEXTS
+from surefit.tasks.language_models import CAUSAL_LM as CAUSAL
 
 VOCABULARY = 64
 SIZES: dict[str, Any] = {

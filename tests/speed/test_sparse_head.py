@@ -27,9 +27,9 @@ from surefit.speed.sparse_head import (
     shared_gradient,
 )
 from surefit.targets.task_spec import TaskSpec
-from surefit.tasks.causal_lm import SPEC as CAUSAL
-from surefit.tasks.masked_lm import SPEC as MASKED
-from surefit.tasks.seq2seq import SPEC as SEQ2SEQ
+from surefit.tasks.language_models import CAUSAL_LM as CAUSAL
+from surefit.tasks.language_models import MASKED_LM as MASKED
+from surefit.tasks.language_models import SEQ2SEQ
 
 VOCABULARY = 512
 

@@ -16,7 +16,8 @@ from builders import encode_one, learn, write_jsonl
 from surefit.cli import run as command
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Settings
-from surefit.tasks.causal_lm import block_bounds, encode
+from surefit.inputs.text.text_reading import block_bounds
+from surefit.tasks.language_models import encode_text as encode
 
 CYCLE = ["red", "green", "blue", "one", "two", "three", "cat"]
 

@@ -14,7 +14,7 @@ import surefit
 from builders import learn
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
-from surefit.tasks.masked_lm import count_targets, hide
+from surefit.targets.masked_tokens import count_chosen, hide
 
 FOLLOWS = {"cat": "dog", "sun": "moon", "red": "blue", "one": "two", "up": "down", "yes": "no"}
 
@@ -47,7 +47,7 @@ def test_what_is_hidden(length: int) -> None:
     for draw in range(200):
         got = hide(row, encoder(), np.random.default_rng(draw))
         learned = got["labels"] != -100
-        assert learned.sum() == count_targets(row) == max(1, round(0.15 * length))
+        assert learned.sum() == count_chosen(row) == max(1, round(0.15 * length))
         assert not learned[[0, -1]].any()
         assert (got["input_ids"][~learned] == ids[~learned]).all()
         assert (got["labels"][learned] == ids[learned]).all()

@@ -16,7 +16,7 @@ from surefit.inputs.chat.template_rendering import TEMPLATES
 from surefit.inputs.encoded_row import SkipRowError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, Settings
-from surefit.tasks.sft import encode
+from surefit.tasks.language_models import encode_answers as encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
 

@@ -17,7 +17,7 @@ from surefit.inputs.encoded_row import SkipRowError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, TemplateState
 from surefit.tasks.choose_task import choose_task
-from surefit.tasks.sft import encode
+from surefit.tasks.language_models import encode_answers as encode
 
 TURNS = said("Hi", "Hello", "So?", "So.")
 FORMS: dict[str, tuple[dict[str, Any], str]] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,12 @@ from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,
     Encoding,
+    LabelTokens,
     RowFaultError,
     SkipRowError,
+    TokenSequence,
     encoded,
+    is_overlong,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
@@ -52,8 +56,16 @@ def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None
     return value
 
 
-def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
-    """Tokens of the row's text or pair of texts, with what else was read from the row."""
+def encode_text(
+    row: Mapping[str, Any],
+    encoder: Encoder,
+    targets: Mapping[str, Any],
+    per_token: Callable[[Any], Mapping[str, Any]] | None = None,
+) -> Encoding:
+    """Tokens of the row's text or pair of texts, with what else was read from the row.
+
+    `per_token` makes further columns of the tokens.
+    """
     if "input_ids" in encoder.roles:
         return encode_ids(row, encoder, targets)
     texts = []
@@ -72,11 +84,12 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, 
 
     def finish(tokens: list[Tokenized]) -> Encoded:
         made, length = tokens[0], len(tokens[0].ids)
-        if encoder.max_length is not None and length > encoder.max_length:
+        if is_overlong(length, encoder):
             refuse_overlong(length, encoder)
             (made,) = tokenize(tokenizer, [asked], special=True, limit=encoder.max_length)
         read = {"input_ids": made.ids, "token_type_ids": made.type_ids}
         columns = {name: read[name] for name in names}
+        columns |= per_token(made.ids) if per_token is not None else {}
         return Encoded({**columns, **targets}, truncated=length - len(made.ids))
 
     return Encoding(finish, [asked])
@@ -116,6 +129,81 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
     if not kept.any():
         raise SkipRowError(DropReason.MASKED)
     return ids[kept], labels[kept]
+
+
+def encode_running_text(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens) -> Encoding:
+    """The text with bos, if the tokenizer adds it, and eos; over the limit, it becomes blocks.
+
+    Blocks are consecutive, and none spans two rows. With `overlong: truncate`, a row loses its end
+    instead.
+    """
+    if "input_ids" in row:
+        ids, labels = read_ids(row, encoder.predicting)
+        return Encoding(lambda tokens: _blocks(TokenSequence(ids, labels=labels), encoder, label))
+    text = read_text(row, "text", encoder)
+    if not (text or "").strip():
+        raise SkipRowError(DropReason.EMPTY)
+    end = [encoder.eos_id] if encoder.eos_id is not None and not encoder.predicting else []
+
+    def finish(tokens: list[Tokenized]) -> Encoded | list[Encoded]:
+        read = tokens[0].ids
+        first = [] if read[:1] == encoder.first_ids else encoder.first_ids
+        ids = np.array([*first, *read, *([] if read[-1:] == end else end)], np.int64)
+        return _blocks(TokenSequence(ids, labels=ids), encoder, label)
+
+    return Encoding(finish, [text or ""], special=False)
+
+
+def _blocks(whole: TokenSequence, encoder: Encoder, label: LabelTokens) -> Encoded | list[Encoded]:
+    length, limit = len(whole.ids), encoder.max_length
+    if not length:
+        raise SkipRowError(DropReason.EMPTY)
+    if not is_overlong(length, encoder):
+        return label(whole)
+    assert limit is not None
+    if encoder.predicting:  # what is nearest to the continuation is kept
+        return label(_cut(whole, length - limit, length))
+    refuse_overlong(length, encoder)
+    if encoder.settings.overlong == "split":
+        return [label(_cut(whole, a, b)) for a, b in block_bounds(length, limit)]
+    return label(replace(_cut(whole, 0, limit), truncated=length - limit))
+
+
+def _cut(whole: TokenSequence, start: int, end: int) -> TokenSequence:
+    labels = whole.labels if whole.labels is None else whole.labels[start:end]
+    return replace(whole, ids=whole.ids[start:end], labels=labels)
+
+
+def block_bounds(length: int, limit: int) -> list[tuple[int, int]]:
+    """Start and end of each block. All blocks but the last have `limit` tokens.
+
+    If one token were left for the last block, it would have nothing to predict it from. The first
+    block then has one token less, and the last block two.
+
+    >>> block_bounds(8, 4), block_bounds(10, 4), block_bounds(9, 4)
+    ([(0, 4), (4, 8)], [(0, 4), (4, 8), (8, 10)], [(0, 3), (3, 7), (7, 9)])
+    """
+    moved = int(length % limit == 1)
+    starts = [0, *range(limit - moved, length, limit)]
+    return list(zip(starts, [*starts[1:], length], strict=True))
+
+
+def encode_given_answers(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens) -> Encoding:
+    """Prompts and answers as token ids, with `labels` where some are masked.
+
+    Over the limit, a row loses its beginning.
+    """
+    ids, labels = read_ids(row, encoder.predicting)
+    if len(ids) == 0:
+        raise SkipRowError(DropReason.EMPTY)
+    length = len(ids)
+    if is_overlong(length, encoder):
+        refuse_overlong(length, encoder)
+        ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
+    learned = np.flatnonzero(labels != IGNORE_INDEX)
+    prompt_length = int(learned[0]) if len(learned) else len(ids)
+    read = TokenSequence(ids, None, prompt_length, labels, truncated=length - len(ids))
+    return Encoding(lambda tokens: label(read))
 
 
 def _describe_axes(num_axes: int) -> str:

@@ -1,4 +1,4 @@
-"""What tasks with a causal model share: reading text and ids, the length limit, generation."""
+"""Next tokens as the target: labels of a causal model, their number, generated answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.batches.collate import pad_token_id
-from surefit.batches.field import IGNORE_INDEX
-from surefit.data.roles import get_role
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.column_types import is_text_list
+from surefit.data.roles import Role, get_role
 from surefit.data.table import Table
+from surefit.inputs.encoded_row import Encoded, TokenSequence
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.text_reading import labels_tokens
+from surefit.inputs.text.text_reading import TOKENS, labels_tokens
 from surefit.targets.generation import generate_tokens, greedy, own_config
+from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
 from surefit.targets.task_spec import Sample
 
 
@@ -37,15 +40,39 @@ def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
     return column is None or not pa.types.is_boolean(table.column_type(column))
 
 
-def is_overlong(length: int, encoder: Encoder) -> bool:
-    """Whether a row of so many tokens is over the limit."""
-    return encoder.max_length is not None and length > encoder.max_length
+REFERENCES = Role(
+    "references",
+    accepts=lambda kind, named: is_text_list(kind),
+    may_be_missing=True,
+)
+"""All answers that are right, as SQuAD's files have them; the best match is scored. A column
+`answers` is not recognised: it may be the choices of a question."""
+FIELDS = {"input_ids": TOKENS, "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids")}
 
 
-def ends_with_eos(labels: Any, encoder: Encoder) -> bool:
-    """Whether the last label is the end token."""
-    eos = encoder.eos_id
-    return eos is not None and len(labels) > 0 and bool(labels[-1] == eos)
+def answer_fields(encoder: Encoder) -> dict[str, Field]:
+    """Tokens, labels and the length of the prompt; further answers where the data has them."""
+    further = {REFERENCES.name: Field(("reference_time",), "uint8")}
+    own = {**FIELDS, "prompt_length": Field((), "int64")}
+    return {**own, **(further if REFERENCES.name in encoder.roles else {})}
+
+
+def label_next_tokens(tokens: TokenSequence, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
+    """The tokens with their labels: those of the data, else the tokens that are learned."""
+    ids, labels = tokens.ids, tokens.labels
+    if encoder.predicting or labels is None:
+        labels = np.full_like(ids, IGNORE_INDEX)
+    if not encoder.predicting and tokens.labels is None:
+        learned = None if encoder.settings.loss_on == "all" else tokens.answers
+        for start, stop in [(0, len(ids))] if learned is None else learned:
+            labels[start:stop] = ids[start:stop]
+    columns: dict[str, Any] = {"input_ids": ids, "labels": labels}
+    if tokens.prompt_length is not None:
+        columns["prompt_length"] = tokens.prompt_length
+    if REFERENCES.name in encoder.roles:
+        columns[REFERENCES.name] = store_references(row.get(REFERENCES.name))
+    learns_eos = int(labels[-1]) in encoder.end_ids
+    return Encoded(columns, tokens.truncated, learns_eos, tokens.faults)
 
 
 def count_targets(columns: Mapping[str, Any]) -> int:
@@ -98,11 +125,20 @@ def read_references(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def generation_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
     """Greedy search that ends at eos or the template's end token, else at the model's own eos."""
-    ends = encoder.dialogues.template.end_ids
     return greedy(
-        eos_token_id=ends or getattr(own_config(model), "eos_token_id", None),
+        eos_token_id=encoder.end_ids or getattr(own_config(model), "eos_token_id", None),
         pad_token_id=pad_token_id(encoder.tokenizer),
     )
+
+
+def answer_scores(sample: Sample) -> dict[str, float]:
+    """Token F1, exact match and ROUGE-L of one generated answer; of several, the best match."""
+    expected = [sample.expected or "", *sample.references]
+    return {
+        "token_f1": token_f1(expected, sample.got),
+        "exact_match": exact_match(expected, sample.got),
+        "rouge_l": rouge_l(expected, sample.got),
+    }
 
 
 def can_generate(model: Any, encoder: Encoder) -> bool:

@@ -1,4 +1,4 @@
-"""masked-lm: predict masked tokens from the tokens around them.
+"""Masked tokens as the target: predicted from the tokens around them.
 
 Of a row's tokens 15 % are chosen, anew in every epoch; of these 80 % become the mask token, 10 %
 a random token, 10 % stay. How many they are does not change, so the divisor of a step is known.
@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.batches.field import IGNORE_INDEX
 from surefit.findings import Finding, rule
-from surefit.inputs.encoded_row import DropReason, Encoded, Encoding, SkipRowError, refuse_overlong
+from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
-from surefit.inputs.text.text_reading import read_ids, read_text
-from surefit.targets.metrics.token_metrics import learned_tokens, same_token
-from surefit.targets.task_spec import Batch, Head, Reads, TaskSpec, TextUse
-from surefit.tasks.causal_text import is_overlong
+from surefit.inputs.text.text_reading import encode_text, read_ids
+from surefit.targets.task_spec import Batch
 
 NO_MASK_TOKEN = rule(
     "SF320",
@@ -35,7 +33,9 @@ CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 WRITTEN = "[MASK]"
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
+def fit_masking(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder
+) -> tuple[Encoder, list[Finding]]:
     """The tokens that masking needs to know, from the tokenizer alone."""
     tokenizer = encoder.tokenizer
     if tokenizer is None or tokenizer.mask_token_id is None:
@@ -52,37 +52,29 @@ def masking_tokens(encoder: Encoder) -> MaskingTokens:
     return encoder.target.masking
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
+def encode_masked(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
+    special = masking_tokens(encoder).special
+
+    def candidates(ids: Any) -> dict[str, Any]:
+        return {"labels": np.where(np.isin(ids, special), IGNORE_INDEX, ids)}
+
+    if encoder.predicting:
+        encoder = encoder.with_settings(overlong="truncate")
     if "input_ids" in row:
         ids = read_ids({**row, "labels": None})[0]
-        return Encoding(lambda tokens: _within_limit(ids, None, encoder))
-    text = read_text(row, "text", encoder)
-    if not (text or "").strip():
-        raise SkipRowError(DropReason.EMPTY)
-    assert text is not None
-    if encoder.predicting:
-        text = text.replace(WRITTEN, encoder.tokenizer.mask_token)
-    return Encoding(lambda tokens: _within_limit(tokens[0].ids, text, encoder), [text])
+        if len(ids) == 0:
+            raise SkipRowError(DropReason.EMPTY)
+        kept = ids[: encoder.max_length]
+        if len(kept) < len(ids):
+            refuse_overlong(len(ids), encoder)
+        return encoded({"input_ids": kept, **candidates(kept)}, truncated=len(ids) - len(kept))
+    if encoder.predicting and isinstance(row["text"], str):
+        row = {**row, "text": row["text"].replace(WRITTEN, encoder.tokenizer.mask_token)}
+    return encode_text(row, encoder, {}, candidates)
 
 
-def _within_limit(ids: Any, text: str | None, encoder: Encoder) -> Encoded:
-    if len(ids) == 0:
-        raise SkipRowError(DropReason.EMPTY)
-    length = len(ids)
-    if is_overlong(length, encoder):
-        if not encoder.predicting:
-            refuse_overlong(length, encoder)
-        limit = encoder.max_length
-        if text is not None:  # special tokens at the end are to stay there
-            ids = encoder.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
-        ids = ids[:limit]
-    ids = np.asarray(ids)
-    labels = np.where(np.isin(ids, masking_tokens(encoder).special), IGNORE_INDEX, ids)
-    return Encoded({"input_ids": ids, "labels": labels}, truncated=length - len(ids))
-
-
-def count_targets(columns: Mapping[str, Any]) -> int:
+def count_chosen(columns: Mapping[str, Any]) -> int:
     """How many tokens are chosen: 15 % of those that may be, and at least one."""
     candidates = int((columns["labels"] != IGNORE_INDEX).sum())
     return max(1, round(CHOSEN * candidates)) if candidates else 0
@@ -94,7 +86,7 @@ def hide(
     """Choose the tokens to predict and mask them."""
     ids, labels = row["input_ids"].copy(), np.full_like(row["labels"], IGNORE_INDEX)
     candidates = np.flatnonzero(row["labels"] != IGNORE_INDEX)
-    chosen = random.choice(candidates, count_targets(row), replace=False)
+    chosen = random.choice(candidates, count_chosen(row), replace=False)
     labels[chosen] = ids[chosen]
     draw = random.random(len(chosen))
     tokens = masking_tokens(encoder)
@@ -119,25 +111,3 @@ def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
         text = tokenizer.decode(row[:length], skip_special_tokens=True).strip()
         answers.append({"prediction": text, "filled": tokens})
     return answers
-
-
-SPEC = TaskSpec(
-    name="masked-lm",
-    summary="masked tokens of plain text: a text column, or input_ids",
-    needs=(("input_ids",), ("text",)),
-    optional=("mask",),
-    targets=(),
-    reads=Reads(last_resort=True),
-    text=TextUse(special_tokens=("mask_token",)),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
-    },
-    fit=fit,
-    encode=encode,
-    count_targets=count_targets,
-    prepare=hide,
-    **learned_tokens(same_token),
-    decode=fill,
-    head=Head(auto_class="AutoModelForMaskedLM", predicts="same_token"),
-)

@@ -1,4 +1,4 @@
-"""sft: instruction fine-tuning with completion-only loss: labels are on the answers."""
+"""Dialogues as the input of a row: read, rendered by the template, tokenized, within the limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.column_types import is_dialogue, is_text_list
-from surefit.data.roles import Role
+from surefit.batches.field import IGNORE_INDEX
+from surefit.data.column_types import is_dialogue
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
-from surefit.inputs.chat.dialogue_rows import CHOICES, divide_row, read_row, turns_of
+from surefit.inputs.chat.dialogue_rows import divide_row, read_row, turns_of
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, Dialogue, is_answer, is_prompt
 from surefit.inputs.chat.template_fitting import fit_template
@@ -30,27 +29,15 @@ from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,
     Encoding,
+    LabelTokens,
     RowFaultError,
     SkipRowError,
+    TokenSequence,
+    is_overlong,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.batch_tokenizing import Tokenized
-from surefit.inputs.text.text_reading import read_ids
-from surefit.inputs.text.tokenizer import add_nothing_behind
-from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.targets.metrics.token_metrics import learned_tokens, next_token
-from surefit.targets.task_spec import Generate, Head, Reads, Sample, TaskSpec, TextUse
-from surefit.tasks.causal_text import (
-    answer,
-    can_generate,
-    count_targets,
-    ends_with_eos,
-    generation_settings,
-    is_overlong,
-    store_references,
-    takes_answers,
-)
 
 OVERLONG_ROW_DROPPED = rule(
     "SF279",
@@ -100,23 +87,13 @@ PARTS_OF_ANSWERS = (
 )
 SAMPLED_ROWS = 64
 
-REFERENCES = Role(
-    "references",
-    accepts=lambda kind, named: is_text_list(kind),
-    may_be_missing=True,
-)
-"""All answers that are right, as SQuAD's files have them; the best match is scored. A column
-`answers` is not recognised: it may be the choices of a question."""
 
-
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """The dialogue as its template writes it; only the answers and their ends carry labels.
+def encode_dialogue(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens) -> Encoding:
+    """The dialogue as its template writes it, up to its last answer.
 
     Over the limit, the oldest turns go first, then the beginning of the prompt, and never the end
     of an answer.
     """
-    if "input_ids" in row:
-        return Encoding(lambda tokens: _encode_tokens(row, encoder))
     dialogue = read_row(row, encoder)
     coder, predicting = encoder.dialogues, encoder.predicting
     try:
@@ -125,35 +102,23 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         raise _unsuited(fault) from None
 
     def finish(made: list[Tokenized]) -> Encoded:
-        return _encoded(row, dialogue, coder.finish(rendered, made[0]), encoder)
+        tokens = coder.finish(rendered, made[0])
+        length = len(tokens.ids)
+        if is_overlong(length, encoder):
+            try:
+                tokens = _shorten(dialogue, tokens, encoder)
+            except TemplateError as fault:
+                raise _unsuited(fault) from None
+            except SkipRowError as skip:
+                lost = _lost(row, dialogue, encoder)
+                raise SkipRowError(skip.reason, skip.rule, skip.message, also=lost) from None
+        learned = [s for s, weight in zip(tokens.answers, tokens.weights, strict=True) if weight]
+        ids, truncated = np.array(tokens.ids, np.int64), length - len(tokens.ids)
+        faults = tuple(_faults(row, dialogue, tokens, encoder))
+        start = tokens.last_answer
+        return label(TokenSequence(ids, learned, start, truncated=truncated, faults=faults))
 
     return Encoding(finish, [rendered.text], special=False, ends=coder.asks_for_ends)
-
-
-def _encoded(
-    row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
-) -> Encoded:
-    length = len(tokens.ids)
-    if is_overlong(length, encoder):
-        try:
-            tokens = _shorten(dialogue, tokens, encoder)
-        except TemplateError as fault:
-            raise _unsuited(fault) from None
-        except SkipRowError as skip:
-            lost = _lost(row, dialogue, encoder)
-            raise SkipRowError(skip.reason, skip.rule, skip.message, also=lost) from None
-    ids = np.array(tokens.ids, np.int64)
-    labels = np.full_like(ids, IGNORE_INDEX)
-    if not encoder.predicting:
-        everything = encoder.settings.loss_on == "all"
-        learned = [s for s, w in zip(tokens.answers, tokens.weights, strict=True) if w]
-        for start, stop in [(0, len(ids))] if everything else learned:
-            labels[start:stop] = ids[start:stop]
-    columns = {"input_ids": ids, "labels": labels, "prompt_length": tokens.last_answer}
-    columns |= _references(row, encoder)
-    faults = tuple(_faults(row, dialogue, tokens, encoder))
-    truncated = length - len(tokens.ids)
-    return Encoded(columns, truncated, learns_eos=bool(labels[-1] != IGNORE_INDEX), faults=faults)
 
 
 def _unsuited(fault: TemplateError) -> SkipRowError:
@@ -219,7 +184,7 @@ def _faults(
         yield RowFaultError(NOTE, f"{what} left out behind the last answer", column)
 
 
-def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
+def fit_chat(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """The template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
     if encoder.tokenizer is None or "input_ids" in encoder.roles:
         return encoder, []
@@ -234,26 +199,10 @@ def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, l
     return replace(encoder, input=replace(encoder.input, template=state)), found
 
 
-def _encode_tokens(row: Mapping[str, Any], encoder: Encoder) -> Encoded:
-    """Rows that are tokenized already: `input_ids`, and `labels` where some are masked."""
-    ids, labels = read_ids(row, encoder.predicting)
-    if len(ids) == 0:
-        raise SkipRowError(DropReason.EMPTY)
-    length = len(ids)
-    if is_overlong(length, encoder):
-        refuse_overlong(length, encoder)
-        ids, labels = ids[-encoder.max_length :], labels[-encoder.max_length :]  # type: ignore[operator]
-    learned = np.flatnonzero(labels != IGNORE_INDEX)
-    prompt_length = int(learned[0]) if len(learned) else len(ids)
-    columns = {"input_ids": ids, "labels": labels, "prompt_length": prompt_length}
-    columns |= _references(row, encoder)
-    return Encoded(columns, length - len(ids), ends_with_eos(labels, encoder))
-
-
-def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
+def divide_answer(row: Mapping[str, Any]) -> tuple[Any, Any]:
     """What comes before the last answer, and the rest.
 
-    >>> divide({"prompt": "Hi", "answer": "Hello"})
+    >>> divide_answer({"prompt": "Hi", "answer": "Hello"})
     (['Hi', None], 'Hello')
     """
     if "input_ids" in row:
@@ -269,7 +218,9 @@ def divide(row: Mapping[str, Any]) -> tuple[Any, Any]:
     return divide_row(row)
 
 
-def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
+def misread_dialogues(
+    table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]
+) -> Iterator[Finding]:
     """Dialogues whose last answer is missing, if most are such."""
     column = roles.get("messages")
     if column is None or "answer" in roles or not is_dialogue(table.column_type(column)):
@@ -283,71 +234,3 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
         "message of the user."
     )
     yield LAST_ANSWER_MISSING.finding(message, file=table.sources[0].file, column=column)
-
-
-def _references(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
-    if REFERENCES.name not in encoder.roles:
-        return {}
-    return {REFERENCES.name: store_references(row.get(REFERENCES.name))}
-
-
-def fields_of(encoder: Encoder) -> dict[str, Field]:
-    """Tokens, labels and the length of the prompt; further answers where the data has them."""
-    further = {REFERENCES.name: Field(("reference_time",), "uint8")}
-    return {**FIELDS, **(further if REFERENCES.name in encoder.roles else {})}
-
-
-def scores(sample: Sample) -> dict[str, float]:
-    """Token F1, exact match and ROUGE-L of one generated answer; of several, the best match."""
-    expected = [sample.expected or "", *sample.references]
-    return {
-        "token_f1": token_f1(expected, sample.got),
-        "exact_match": exact_match(expected, sample.got),
-        "rouge_l": rouge_l(expected, sample.got),
-    }
-
-
-FIELDS = {
-    "input_ids": Field(("time",), "int64", 0),
-    "labels": Field(("time",), "int64", IGNORE_INDEX, "input_ids"),
-    "prompt_length": Field((), "int64"),
-}
-
-SPEC = TaskSpec(
-    name="sft",
-    summary="answers to prompts: prompt and answer columns, messages, or input_ids and labels",
-    needs=(
-        ("input_ids",),
-        ("messages",),
-        ("prompt", "choices", "answer"),
-        ("prompt", "answer"),
-        ("messages", "answer"),
-    ),
-    optional=("labels", "mask", "input", "system", "history", "tools", "references", "rejected"),
-    reads=Reads(
-        takes_answers,
-        misread,
-        mixes=("messages", "prompt", "answer"),
-        divide=divide,
-        exact_targets=False,
-    ),
-    text=TextUse(
-        adapt_tokenizer=lambda tokenizer, roles, reload: add_nothing_behind(tokenizer, reload),
-        augments=("prompt", "messages"),
-    ),
-    roles=(REFERENCES, CHOICES),
-    targets=("answer", "labels", "references", "rejected"),
-    fields=fields_of,
-    fit=fit,
-    encode=encode,
-    count_targets=count_targets,
-    **learned_tokens(next_token),
-    generate=Generate(
-        answer,
-        scores,
-        ("token_f1", "exact_match", "rouge_l"),
-        can_generate,
-        settings=generation_settings,
-    ),
-    head=Head(auto_class="AutoModelForCausalLM", predicts="next_token"),
-)

@@ -1,4 +1,4 @@
-"""seq2seq: an encoder reads the source, a decoder writes the target."""
+"""A sequence as the target: an encoder reads the source, a decoder writes the target."""
 
 from __future__ import annotations
 
@@ -9,17 +9,28 @@ import numpy as np
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
+from surefit.inputs.encoded_row import (
+    DropReason,
+    Encoding,
+    SkipRowError,
+    encoded,
+    is_overlong,
+    refuse_overlong,
+)
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import read_text
 from surefit.targets.generation import generate_tokens, greedy, own_config
 from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
-from surefit.targets.metrics.token_metrics import learned_tokens, same_token
-from surefit.targets.task_spec import Generate, Head, Reads, Sample, TaskSpec, TextUse
-from surefit.tasks.causal_text import can_generate, is_overlong, takes_answers
+from surefit.targets.task_spec import Sample
+
+FIELDS = {
+    "input_ids": Field(("time",), "int64", 0),
+    "labels": Field(("target_time",), "int64", IGNORE_INDEX),
+    "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
+}
 
 
-def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
+def encode_sequences(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Source and target with the tokenizer's own special tokens; the target ends with eos.
 
     The decoder is given the target moved right by one, behind the token it starts with. A target
@@ -71,7 +82,7 @@ def start_token(encoder: Encoder) -> int:
     return int(known) if known is not None else pad_token_id(encoder.tokenizer)
 
 
-def generation_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
+def sequence_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
     """Greedy search from the token that the decoder starts with in training to eos."""
     return greedy(
         decoder_start_token_id=start_token(encoder),
@@ -103,7 +114,7 @@ def write(
 ) -> list[Sample]:
     """Generate from each row's source, stopping at eos."""
     tokenizer, sources = encoder.tokenizer, [np.asarray(row["input_ids"]) for row in rows]
-    settings = encoder.settings.generate or generation_settings(model, encoder)
+    settings = encoder.settings.generate or sequence_settings(model, encoder)
     output = generate_tokens(model, sources, settings, max_new_tokens)
     samples = []
     for row, made in zip(rows, output[:, 1:], strict=True):
@@ -113,33 +124,11 @@ def write(
     return samples
 
 
-SPEC = TaskSpec(
-    name="seq2seq",
-    summary="a text for a text: source and target columns, or prompt and answer",
-    needs=(("source", "target"), ("prompt", "answer")),
-    optional=("input",),
-    targets=("target", "answer"),
-    reads=Reads(takes_answers, exact_targets=False),
-    # a decoder has to see where the source ends
-    text=TextUse(special_tokens=("eos_token",), augments=("source", "prompt")),
-    fields={
-        "input_ids": Field(("time",), "int64", 0),
-        "labels": Field(("target_time",), "int64", IGNORE_INDEX),
-        "decoder_input_ids": Field(("target_time",), "int64", 0, "labels"),
-    },
-    encode=encode,
-    **learned_tokens(same_token),
-    generate=Generate(
-        write,
-        lambda sample: {"rouge_l": rouge_l(sample.expected or "", sample.got)},
-        ("rouge_l", "bleu", "chrf"),
-        can_generate,
-        lambda samples: corpus_scores([(s.expected or "", s.got) for s in samples]),
-        generation_settings,
-    ),
-    head=Head(
-        auto_class="AutoModelForSeq2SeqLM",
-        config=lambda encoder: {"decoder_start_token_id": start_token(encoder)},
-        predicts="same_token",
-    ),
-)
+def sequence_scores(sample: Sample) -> dict[str, float]:
+    """ROUGE-L of one generated text."""
+    return {"rouge_l": rouge_l(sample.expected or "", sample.got)}
+
+
+def together(samples: Sequence[Sample]) -> dict[str, float]:
+    """BLEU and chrF of all generated texts."""
+    return corpus_scores([(sample.expected or "", sample.got) for sample in samples])
