@@ -109,7 +109,9 @@ class Encoder:
     @cached_property
     def end_ids(self) -> list[int]:
         """The tokens that end a text or an answer: eos, and the template's end token."""
-        return [] if self.tokenizer is None else self.dialogues.template.end_ids
+        if self.input.template is not None:
+            return self.dialogues.template.end_ids
+        return [] if self.eos_id is None else [self.eos_id]
 
     def column_of(self, name: str) -> str:
         """The user's column of a role or of a column in a batch; else the name itself.
