@@ -11,6 +11,7 @@ import torch
 import surefit
 from audit.families import FAMILIES, Family, make_model, make_rows, make_tokenizer, save_model
 from audit.reference import Settings, read_dialogue
+from audit.steps import Case, options_of
 
 pytestmark = pytest.mark.slow
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -23,21 +24,10 @@ def losses_of_surefit(
     family: Family, rows: Any, folder: Path, seed: int, accumulated: int
 ) -> tuple[list[float], Any]:
     """Each step's loss and the trained weights, of padding-free batches where there are any."""
-    run = surefit.train(
-        data=rows,
-        model=str(save_model(family, folder / "model", seed)),
-        task=family.task,
-        epochs=SETTINGS.steps,
-        batch_size=len(rows) // accumulated,
-        grad_accum=accumulated,
-        lr=SETTINGS.lr,
-        clip=SETTINGS.clip,
-        schedule="constant",
-        warmup=0.0,
-        weight_decay=0.0,
-        eval_share=0.0,
-        output=str(folder / "run"),
-    )
+    model = save_model(family, folder / "model", seed)
+    case = Case(family, False, True, accumulated > 1, False)
+    options = {**options_of(case, SETTINGS, model), "data": rows}
+    run = surefit.train(**options, output=str(folder / "run"))
     losses = [event["loss"] for event in run.history if event["event"] == "step"]
     return losses, surefit.load(folder / "run").state_dict()
 
