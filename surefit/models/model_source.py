@@ -15,7 +15,7 @@ from surefit.targets.task_spec import Head
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.models.module_inputs import AudioInputs
+    from surefit.inputs.row_input import AudioInputs
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ feature extractor gives, and a custom module one of the forms that it is tried o
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -21,6 +21,7 @@ from surefit.batches.field import SEQUENCES
 from surefit.errors import FindingError
 from surefit.inputs.audio.audio_format import KIND
 from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.row_input import AudioInputs
 from surefit.models.call import CLOCK, Names, is_transformers, match_arguments
 from surefit.models.transformers_models import auto_classes, quiet_transformers
 from surefit.speed.numerics import preserved_state
@@ -142,23 +143,6 @@ def _runs(module: nn.Module, batch: Batch) -> bool:
 CLASS = "AutoModelForAudioClassification"
 SHORTEST_SECONDS = 0.05
 """What a feature extractor needs for a few frames."""
-TINY_MELS = 64
-
-
-@dataclass(frozen=True)
-class AudioInputs:
-    """What is known of a model before the audio is looked at."""
-
-    extractor: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of its feature extractor, as in preprocessor_config.json; empty for a module."""
-    least_samples: int = 1
-    untrained: bool = False
-    """Whether the extractor, and the model with it, can be fitted to the data."""
-    sizes: tuple[int, ...] = ()
-    """Sizes that layers of a custom module expect, which may be mel bands."""
-    gives_rows: Callable[..., bool] | None = None
-    """Tries a custom module: whether it gives one output per row for rows of a shape, whose time
-    is the axis of that number; with `columns`, for several columns of audio."""
 
 
 def extractor_inputs(

@@ -31,16 +31,15 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import KnownTokens
 from surefit.inputs.features.feature_layout import FeatureLayout
 from surefit.inputs.features.feature_sequences import feature_statistics
-from surefit.inputs.image.pixel_format import ImageHints
+from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
 from surefit.inputs.text.tokenizer import load_again, load_tokenizer, train_tokenizer
 from surefit.models.model_source import ModelSource
 from surefit.models.transformers_models import room_for
 from surefit.pipeline.accept import Accepted
-from surefit.plan.audio_rows import plan_audio
 from surefit.plan.draft import Draft, Findings
-from surefit.plan.input_rows import BatchBound, hints_by_labels, plan_features, plan_images
+from surefit.plan.input_rows import BatchBound, hints_by_labels, plan_features
 from surefit.targets.task_spec import Fit, TaskSpec
 from surefit.tasks import TASKS, feature_pretraining
 
@@ -109,19 +108,23 @@ def _reads_tokens(d: Draft) -> bool:
     return "input_ids" in d.task.fields_for(Encoder(d.task.name, d.forms.roles))
 
 
-def read_audio(d: Draft) -> tuple[Encoder, list[Finding]]:
-    """The Encoder with how audio is read; None for data without audio."""
-    data, asked = d.data, d.config.audio
-    audio, found = plan_audio(data.table, data.train, d.encoder.roles, d.source.audio, asked)
-    return replace(d.encoder, input=replace(d.encoder.input, audio=audio)), found
-
-
-def read_images(d: Draft) -> tuple[Encoder, Findings]:
-    """The Encoder with the axis of the channels, and how many there are."""
-    image, table, encoder = d.config.image, d.data.table, d.encoder
-    asked = ImageHints(image.size, image.channels, image.mean, image.std, d.source.image or {})
-    hints = plan_images(table, encoder.roles, d.hints, asked)
-    return replace(encoder, input=replace(encoder.input, image_hints=hints)), ()
+def plan_inputs(d: Draft) -> tuple[Encoder, list[Finding]]:
+    """The Encoder with how each input of the task is read, as far as no row is needed for it."""
+    encoder, found = d.encoder, list[Finding]()
+    for each in d.task.reads.inputs:
+        if each.plan is not None and each.role in encoder.roles:
+            given = Planned(
+                d.data.table,
+                d.data.train,
+                encoder,
+                d.config,
+                d.hints,
+                d.source.image or {},
+                d.source.audio,
+            )
+            read, notes = each.plan(given)
+            encoder, found = replace(encoder, input=read), [*found, *notes]
+    return encoder, found
 
 
 def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:

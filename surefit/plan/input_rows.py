@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.data.column_types import array_rank, is_array, is_list, is_number, list_axes
+from surefit.data.column_types import is_array, is_list, is_number, list_axes
 from surefit.data.row_arrays import (
     Axis,
     RowShape,
@@ -21,8 +21,6 @@ from surefit.errors import FindingError
 from surefit.findings import Finding, note
 from surefit.gigabytes import show_gb
 from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout, planned_axes
-from surefit.inputs.image.image_files import FIRST, LAST, ChannelAxis, convertible, own_axis
-from surefit.inputs.image.pixel_format import ImageHints
 from surefit.memory.limit import find_limit
 from surefit.plan.fit_in_memory import DOES_NOT_FIT
 
@@ -171,42 +169,3 @@ def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
     125
     """
     return limit_bytes // batch_bytes(1, length, feature_size)
-
-
-def plan_images(
-    table: Table, roles: Mapping[str, str], hints: Hints, asked: ImageHints
-) -> ImageHints:
-    """What is known about images, with the axis of the channels, and how many the module reads.
-
-    `asked` has what the user sets, and what the model's files say.
-    """
-    column, model = roles.get("image"), dict(hints.image or {})
-    shape = None if column is None else usual_shape(table, column)
-    if shape is None:
-        return asked
-    wanted = asked.channels or model.get("channels")
-    accepted = [axis for axis in (FIRST, LAST) if _is_read(shape, axis, hints, asked.size)]
-    suited = [axis for axis in (FIRST, LAST) if shape[axis] == wanted]
-    possible = suited if asked.channels else accepted or suited
-    axis = possible[0] if len(possible) == 1 else own_axis(shape)
-    found = replace(asked, place=ChannelAxis(axis, shape[axis]))
-    if axis in accepted and not convertible(shape[axis], model.get("channels") or 1):
-        return replace(found, model={**model, "channels": shape[axis]})
-    return found
-
-
-def usual_shape(table: Table, column: str) -> tuple[int, ...] | None:
-    """The most frequent sizes of images in arrays of three axes; None for other columns."""
-    kind = table.column_type(column)
-    if not is_array(kind) or array_rank(kind) != 3:
-        return None
-    axes = row_shape(table, column).axes
-    return tuple(axis.usual for axis in axes) if len(axes) == 3 else None
-
-
-def _is_read(shape: Sequence[int], axis: int, hints: Hints, size: tuple[int, int] | None) -> bool:
-    """Whether the module runs on images whose channels are on this axis."""
-    if hints.reads_images is None:
-        return False
-    sides = size or (tuple(shape[:2]) if axis == LAST else tuple(shape[1:]))
-    return hints.reads_images(shape[axis], *sides) is True

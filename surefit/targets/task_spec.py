@@ -21,6 +21,7 @@ from surefit.inputs.casting import count_labelled
 from surefit.inputs.encoded_row import EncodeRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
+from surefit.inputs.row_input import RowInput
 from surefit.inputs.store import Store
 from surefit.inputs.text.tokenizer import Reload
 from surefit.targets.class_loss import ClassScores, class_loss
@@ -160,9 +161,13 @@ class Reads:
     exact_targets: bool = True
     """Whether an input has one right target, so that rows with another one contradict it. Several
     texts or amounts may be right."""
-    arrays: Callable[[Mapping[str, str]], str | None] = lambda roles: None
-    """The section of the config, such as `image`, whose `augment` changes the arrays of training
-    rows with these roles in each epoch; None: they have no such arrays."""
+    inputs: tuple[RowInput, ...] = ()
+    """The inputs that rows may have, looked for in this order; they are planned and augmented."""
+
+    def arrays(self, roles: Mapping[str, str]) -> str | None:
+        """The section of the config, such as `image`, whose `augment` changes the arrays of
+        training rows with these roles in each epoch; None: they have no such arrays."""
+        return next((each.section for each in self.inputs if each.role in roles), None)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, Skip
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses
 from surefit.inputs.image.image_reading import (
+    IMAGE,
     PIXELS,
     ImageReader,
     holds_images,
@@ -294,9 +295,7 @@ SPEC = TaskSpec(
     summary="one class per pixel: images and masks of class numbers",
     needs=(("image", "label"),),
     roles=(MASKS,),
-    reads=Reads(
-        takes, file_roles=("image", "label"), exact_targets=False, arrays=lambda roles: "image"
-    ),
+    reads=Reads(takes, file_roles=("image", "label"), exact_targets=False, inputs=(IMAGE,)),
     fields={"pixel_values": PIXELS, "labels": LABELS, "image_size": SIZE},
     encode=encode,
     fit=fit,

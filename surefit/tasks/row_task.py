@@ -111,9 +111,6 @@ def row_task(
         given = input_of(roles)
         return given.takes(table, roles) and not given.holds_amounts(table.profile(roles["label"]))
 
-    def section_of(roles: Roles) -> str | None:
-        return next((each.section for each in inputs if each.role in roles), None)
-
     has_table = any(each.role is None for each in inputs)
     figures = target.figures if has_table else replace(target.figures, judge=None)
     spec = TaskSpec(
@@ -126,7 +123,7 @@ def row_task(
         needs=tuple((each.role, "label") if each.role else ("label",) for each in inputs),
         fit=fit,
         decode=target.decode,
-        reads=replace(reads, takes=reads.takes or takes, arrays=section_of),
+        reads=replace(reads, takes=reads.takes or takes, inputs=inputs),
         figures=figures,
     )
     return replace(spec, **more)

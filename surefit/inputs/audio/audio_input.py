@@ -16,6 +16,7 @@ from surefit.data.several_columns import extra_roles
 from surefit.data.table import Table
 from surefit.findings import Finding
 from surefit.inputs.audio.audio_format import AudioFormat
+from surefit.inputs.audio.audio_planning import plan_audio
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -117,4 +118,5 @@ AUDIO_INPUT = RowInput(
     takes=holds_audio,
     holds_amounts=partial(Profile.holds_amounts, whole=False),
     section="audio",
+    plan=plan_audio,
 )

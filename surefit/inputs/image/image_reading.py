@@ -13,21 +13,25 @@ import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.data.cell_files import IMAGES, names_files
-from surefit.data.column_types import CHANNELS, is_text
+from surefit.data.column_types import CHANNELS, array_rank, is_array, is_text
 from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.data.profile import Profile
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput
+from surefit.inputs.features.feature_layout import Hints
 from surefit.inputs.image.image_files import (
     FIRST,
+    LAST,
     RGB,
     ChannelAxis,
     convertible,
     float_range_of,
+    own_axis,
 )
 from surefit.inputs.image.image_planes import (
     AS_THEY_ARE,
@@ -37,7 +41,7 @@ from surefit.inputs.image.image_planes import (
     top_of,
 )
 from surefit.inputs.image.pixel_format import NO_HINTS, ImageHints, PixelFormat
-from surefit.inputs.row_input import RowInput
+from surefit.inputs.row_input import Planned, RowInput
 
 WRONG_CHANNELS = rule(
     "SF256",
@@ -389,6 +393,46 @@ def encode_image(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str,
     return encoded({"pixel_values": read_pixels(row, encoder), **targets})
 
 
+def plan_images(given: Planned) -> tuple[FittedInput, list[Finding]]:
+    """Note what the user sets, what the model's files say, and where arrays have their channels."""
+    image, encoder = given.config.image, given.encoder
+    asked = ImageHints(image.size, image.channels, image.mean, image.std, given.image)
+    shape = usual_shape(given.table, encoder.roles["image"])
+    hints = asked if shape is None else find_channels(shape, given.hints, asked)
+    return replace(encoder.input, image_hints=hints), []
+
+
+def find_channels(shape: Sequence[int], hints: Hints, asked: ImageHints) -> ImageHints:
+    """The hints with the axis of the channels, and how many of them the module reads."""
+    model = dict(hints.image or {})
+    wanted = asked.channels or model.get("channels")
+    accepted = [axis for axis in (FIRST, LAST) if _is_read(shape, axis, hints, asked.size)]
+    suited = [axis for axis in (FIRST, LAST) if shape[axis] == wanted]
+    possible = suited if asked.channels else accepted or suited
+    axis = possible[0] if len(possible) == 1 else own_axis(shape)
+    found = replace(asked, place=ChannelAxis(axis, shape[axis]))
+    if axis in accepted and not convertible(shape[axis], model.get("channels") or 1):
+        return replace(found, model={**model, "channels": shape[axis]})
+    return found
+
+
+def usual_shape(table: Table, column: str) -> tuple[int, ...] | None:
+    """The most frequent sizes of images in arrays of three axes; None for other columns."""
+    kind = table.column_type(column)
+    if not is_array(kind) or array_rank(kind) != 3:
+        return None
+    axes = row_shape(table, column).axes
+    return tuple(axis.usual for axis in axes) if len(axes) == 3 else None
+
+
+def _is_read(shape: Sequence[int], axis: int, hints: Hints, size: tuple[int, int] | None) -> bool:
+    """Whether the module runs on images whose channels are on this axis."""
+    if hints.reads_images is None:
+        return False
+    sides = size or (tuple(shape[:2]) if axis == LAST else tuple(shape[1:]))
+    return hints.reads_images(shape[axis], *sides) is True
+
+
 IMAGE = RowInput(
     "image",
     encode_image,
@@ -398,4 +442,5 @@ IMAGE = RowInput(
     takes=holds_images,
     holds_amounts=partial(Profile.holds_amounts, whole=False),
     section="image",
+    plan=plan_images,
 )

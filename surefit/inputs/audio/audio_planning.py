@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -13,14 +13,14 @@ from surefit.config import Audio
 from surefit.data.cell_files import is_empty
 from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.data.several_columns import extra_roles
-from surefit.data.split import Rows, sample_rows
-from surefit.data.table import Table
+from surefit.data.split import sample_rows
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.inputs.audio.audio_files import About, look_at, require_audio
 from surefit.inputs.audio.audio_format import KIND, AudioFormat, extracted_form, num_frames
 from surefit.inputs.encoded_row import RowFaultError
-from surefit.models.module_inputs import TINY_MELS, AudioInputs
+from surefit.inputs.encoder_state import FittedInput
+from surefit.inputs.row_input import AudioInputs, Planned
 
 NO_FORM_ACCEPTED = rule(
     "SF195",
@@ -33,6 +33,7 @@ NO_FORM_ACCEPTED = rule(
     ),
 )
 
+TINY_MELS = 64
 LONGEST_SECONDS = 30.0
 DEFAULT_RATE = 16_000
 HEADERS = 2048
@@ -42,17 +43,10 @@ WAVEFORMS = (("time",), ("channel", "time"))
 SPECTROGRAMS = (("channel", "mel", "time"), ("mel", "time"), ("time", "mel"))
 
 
-def plan_audio(
-    table: Table,
-    rows: Rows,
-    roles: Mapping[str, str],
-    find_inputs: Callable[[], AudioInputs | None],
-    asked: Audio,
-) -> tuple[AudioFormat | None, list[Finding]]:
-    """How audio is read; None for data without audio."""
-    column = roles.get("audio")
-    if column is None:
-        return None, []
+def plan_audio(given: Planned) -> tuple[FittedInput, list[Finding]]:
+    """Choose how audio is read: as the model's feature extractor does it, else by trial."""
+    table, rows, roles, asked = given.table, given.rows, given.encoder.roles, given.config.audio
+    column = roles["audio"]
     require_audio()
     chosen = rows[sample_rows(len(rows), HEADERS, seed=0)]
     columns = [column, *(roles[role] for role in extra_roles(roles))]
@@ -66,12 +60,13 @@ def plan_audio(
             fix = "Check the files that the column names."
             raise UNREADABLE_MEDIA.error(f"{message}.", fix=fix, column=column)
         raise fault.rule.error(f"{message}: {fault.message}.", fix=fault.fix, column=column)
-    inputs = find_inputs() or AudioInputs()
+    inputs = given.audio() or AudioInputs()
     if len(columns) > 1 and inputs.gives_rows is not None:
         inputs = replace(inputs, gives_rows=partial(inputs.gives_rows, columns=columns))
     form = _by_extractor(inputs, sample, asked) if inputs.extractor else None
     form = form or _by_trial(inputs, sample, asked)
-    return form, sample.findings(form, column, asked.rate)
+    found = sample.findings(form, column, asked.rate)
+    return replace(given.encoder.input, audio=form), found
 
 
 def _by_extractor(inputs: AudioInputs, sample: AudioSample, asked: Audio) -> AudioFormat:
