@@ -29,7 +29,8 @@ from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import KnownTokens
-from surefit.inputs.features.feature_layout import FeatureLayout
+from surefit.inputs.features.feature_layout import FeatureLayout, planned_axes
+from surefit.inputs.features.feature_planning import hints_by_labels, plan_features
 from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
@@ -39,7 +40,7 @@ from surefit.models.model_source import ModelSource
 from surefit.models.transformers_models import room_for
 from surefit.pipeline.accept import Accepted
 from surefit.plan.draft import Draft, Findings
-from surefit.plan.input_rows import BatchBound, hints_by_labels, plan_features
+from surefit.plan.fit_in_memory import BatchBound, check_batch
 from surefit.targets.task_spec import Fit, TaskSpec
 from surefit.tasks import TASKS, feature_pretraining
 
@@ -78,7 +79,10 @@ def choose_feature_layout(d: Draft) -> tuple[FeatureLayout | None, list[Finding]
     sized = hints.steps is not None or hints.width is not None
     if _is_pretraining_inferred(d) and hints.required is not None and not sized:
         feature_pretraining.check_inferred(table, roles, None)  # a module that reads vectors
-    return plan_features(table, roles, hints, bound)
+    layout, found = plan_features(table, roles, hints)
+    if layout is not None and bound is not None:
+        check_batch(bound, *planned_axes(row_shape(table, roles["features"]), layout))
+    return layout, found
 
 
 def check_pretraining(d: Draft) -> list[Finding]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.config import Generation
+from surefit.data.row_arrays import Axis
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise
-from surefit.memory.limit import Limit
+from surefit.memory.limit import Limit, find_limit
 from surefit.memory.predict_peak import Fit, predict
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
@@ -148,3 +149,58 @@ def _describe(option: Mapping[str, Any]) -> str:
         for key, value in option["set"].items()
     )
     return f"{settings} ({show_gb(option['predicted_peak_bytes'])})"
+
+
+@dataclass(frozen=True)
+class BatchBound:
+    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
+
+    rows: int
+    longest: int | None
+    max_tokens: int | None
+    max_memory_gb: float | None = None
+    device_memory_gb: float | None = None
+
+
+def check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
+    """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
+    rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
+    if bound.max_tokens is not None and longest:
+        rows = min(rows, max(1, bound.max_tokens // longest))
+    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
+    if limit.on_device and bound.device_memory_gb is None:  # a batch is made in host memory
+        limit = min(limit, find_limit(host=True), key=lambda each: each.bytes)
+    needed = batch_bytes(rows, longest, width.most)
+    if needed <= limit.bytes:
+        return
+    free, one_row = limit.free_bytes, batch_bytes(1, longest, width.most)
+    most = rows_that_fit(free, longest, width.most)
+    fix = f"Use --batch-size {most} or less, or truncate rows with --max-seq-length."
+    if most == 0:
+        fix = (
+            f"Truncate rows with --max-seq-length, or use more memory: one row takes "
+            f"{show_gb(one_row)}, and {show_gb(free)} of the limit are free."
+        )
+    raise DOES_NOT_FIT.error(
+        f"A batch of {rows} rows of [{longest}, {width}] takes {show_gb(needed)}; the memory limit "
+        f"is {limit}.",
+        fix=fix,
+    )
+
+
+def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
+    """Bytes of one batch of float32 features.
+
+    >>> batch_bytes(256, 999, 4000)
+    4091904000
+    """
+    return batch_size * length * feature_size * 4
+
+
+def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
+    """The largest batch size whose features fit into the limit.
+
+    >>> rows_that_fit(2 * 10**9, 999, 4000)
+    125
+    """
+    return limit_bytes // batch_bytes(1, length, feature_size)

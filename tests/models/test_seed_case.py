@@ -19,7 +19,7 @@ from surefit.findings import Finding
 from surefit.gigabytes import GB
 from surefit.memory.limit import CgroupTree, find_limit
 from surefit.memory.process_memory import anonymous_bytes
-from surefit.plan import input_rows as planned
+from surefit.plan import fit_in_memory as planned
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Feature rows before any is read: their layout, and whether one batch fits in memory."""
+"""Rows of features before any is read: their layout, from their shape, the labels and the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,25 +19,11 @@ from surefit.data.row_arrays import (
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding, note
-from surefit.gigabytes import show_gb
 from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout, planned_axes
-from surefit.memory.limit import find_limit
-from surefit.plan.fit_in_memory import DOES_NOT_FIT
-
-
-@dataclass(frozen=True)
-class BatchBound:
-    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
-
-    rows: int
-    longest: int | None
-    max_tokens: int | None
-    max_memory_gb: float | None = None
-    device_memory_gb: float | None = None
 
 
 def plan_features(
-    table: Table, roles: Mapping[str, str], hints: Hints, bound: BatchBound | None
+    table: Table, roles: Mapping[str, str], hints: Hints
 ) -> tuple[FeatureLayout | None, list[Finding]]:
     """The layout of the features; None if there are no features."""
     column = roles.get("features")
@@ -46,9 +32,7 @@ def plan_features(
     shape = row_shape(table, column)
     with _naming_row(table, column, shape):
         layout, notes = plan_layout(shape, hints, column)
-    steps, width = planned_axes(shape, layout)
-    if bound is not None:
-        _check_batch(bound, steps, width)
+    steps, _ = planned_axes(shape, layout)
     return layout, [*notes, *_lengths(steps, column, roles)]
 
 
@@ -125,47 +109,3 @@ def _lengths(steps: Axis, column: str, roles: Mapping[str, str]) -> list[Finding
         f"Rows of column {column!r} have sequence lengths of {steps}; the attention mask {origin}."
     )
     return [note(message, column=column)]
-
-
-def _check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
-    """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
-    rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
-    if bound.max_tokens is not None and longest:
-        rows = min(rows, max(1, bound.max_tokens // longest))
-    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
-    if limit.on_device and bound.device_memory_gb is None:  # a batch is made in host memory
-        limit = min(limit, find_limit(host=True), key=lambda each: each.bytes)
-    needed = batch_bytes(rows, longest, width.most)
-    if needed <= limit.bytes:
-        return
-    free, one_row = limit.free_bytes, batch_bytes(1, longest, width.most)
-    most = rows_that_fit(free, longest, width.most)
-    fix = f"Use --batch-size {most} or less, or truncate rows with --max-seq-length."
-    if most == 0:
-        fix = (
-            f"Truncate rows with --max-seq-length, or use more memory: one row takes "
-            f"{show_gb(one_row)}, and {show_gb(free)} of the limit are free."
-        )
-    raise DOES_NOT_FIT.error(
-        f"A batch of {rows} rows of [{longest}, {width}] takes {show_gb(needed)}; the memory limit "
-        f"is {limit}.",
-        fix=fix,
-    )
-
-
-def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
-    """Bytes of one batch of float32 features.
-
-    >>> batch_bytes(256, 999, 4000)
-    4091904000
-    """
-    return batch_size * length * feature_size * 4
-
-
-def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
-    """The largest batch size whose features fit into the limit.
-
-    >>> rows_that_fit(2 * 10**9, 999, 4000)
-    125
-    """
-    return limit_bytes // batch_bytes(1, length, feature_size)
