@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surefit.core import files
-from surefit.errors import RunFailedError, UsageError
+from surefit.errors import RunFailedError
 from surefit.memory.process_memory import trim_heap
 from surefit.models.lora import is_adapted
 from surefit.models.save_model import save_model
@@ -19,12 +19,9 @@ from surefit.pipeline.live_batch import StreamWindows
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.plan import Plan
 from surefit.processes import (
-    OtherProcessError,
     from_main,
     gather,
-    host_name,
     is_main,
-    name_process,
     together,
 )
 from surefit.run.checkpoints import load_checkpoint, prune_checkpoints, save_checkpoint
@@ -176,20 +173,7 @@ def find_checkpoint(run: Run, notice: Callable[[str], None]) -> Chosen:
                 notice(text)
     for_all = gather(chosen)[0]
     assert for_all is not None
-    _refuse_missing(for_all, gather((host_name(), for_all.path is None or for_all.path.is_dir())))
     return for_all
-
-
-def _refuse_missing(chosen: Chosen, told: list[tuple[str, bool]]) -> None:
-    """Refuse to resume where a host does not have the checkpoint in its folder of the run."""
-    for rank, (host, has_it) in enumerate(told):
-        if not has_it:
-            raise OtherProcessError(
-                f"{name_process(rank, host)} does not have the checkpoint {chosen.path}, which the "
-                "run resumes from.",
-                "Use a folder that all hosts share, or copy the run of the first host to each.",
-                UsageError.exit_code,
-            )
 
 
 def let_extended_go_on(state: State, run: Run, patience: int | None) -> None:
