@@ -57,8 +57,8 @@ CASES = [
         [{"prompt": '{"a": [' * (n + 1), "completion": "]}"} for n in range(20)],
     ),
     Case(
-        "texts named null and nan",
-        [{"prompt": f"null {n}", "completion": ("nan", "None")[n % 2]} for n in range(20)],
+        "texts named null and None",
+        [{"prompt": f"nan {n}", "completion": ("null", "None")[n % 2]} for n in range(20)],
     ),
     Case("lines that end as on Windows", GOOD.replace("\n", "\r\n")),
     for_bert("table that ends lines as on Windows", {"a.csv": CSV.replace("\n", "\r\n")}),
