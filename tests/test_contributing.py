@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -104,10 +105,10 @@ def test_the_finding_of_the_page_can_be_declared() -> None:
         RULES.pop(code[0], None)
 
 
-def run_surefit(folder: Path, *arguments: str, code: int = 0) -> str:
-    """What a command prints, with the copy of the package in `folder`."""
+def run_python(folder: Path, *arguments: str, code: int = 0) -> str:
+    """What Python prints, with the copy of the package in `folder`."""
     done = subprocess.run(
-        [sys.executable, "-m", "surefit", *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
@@ -136,14 +137,38 @@ def test_the_data_format_of_the_page_is_read_and_trained_on(tmp_path: Path) -> N
     blocks = [f"text: {WORDS[n % 9]} {n}\nlabel: {'ab'[n % 2]}\n" for n in range(40)]
     (tmp_path / "notes.rec").write_text("\n".join(blocks), encoding="utf-8")
     options = ("--data", "notes.rec", "--model", "tiny:bert")
-    run_surefit(tmp_path, "train", *options, "--max-steps", "2", "--output", "run")
+    run_python(tmp_path, "-m", "surefit", "train", *options, "--max-steps", "2", "--output", "run")
     with gzip.open(tmp_path / "notes.rec.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join([*blocks[:9], "text without a colon\n"]))
-    answer = run_surefit(
-        tmp_path, "check", "--json", *options[2:], "--data", "notes.rec.gz", code=1
-    )
+    check = ("-m", "surefit", "check", "--json", *options[2:], "--data", "notes.rec.gz")
+    answer = run_python(tmp_path, *check, code=1)
     (fault,) = json.loads(answer)["findings"]
     assert (fault["code"], fault["where"]["line"]) == ("SF102", 28)
+
+
+def test_the_cause_of_the_page_is_explained(tmp_path: Path) -> None:
+    section = PAGE.split("## Adding a cause for `explain`\n")[1].split("\n## ")[0]
+    cause, raised, derive = map(
+        textwrap.dedent, re.findall(r"```py\n(.*?) *```", section, re.DOTALL)
+    )
+    path = re.search(r"`(surefit/explainer/causes/\w+\.py)`:\n", section)
+    assert path is not None
+    shutil.copytree(ROOT / "surefit", tmp_path / "surefit")
+    source = (tmp_path / path[1]).read_text(encoding="utf-8")
+    assert source.endswith("\n)\n")
+    source = source.removesuffix(")\n") + cause + ")\n"
+    source = source.replace("CAUSES = (", f"{derive}\n\nCAUSES = (")
+    (tmp_path / path[1]).write_text(source, encoding="utf-8")
+    script = (
+        "import surefit, torch\n"
+        f"cases = {{\n{raised}}}\n"
+        "code, call = cases.popitem()[1]\n"
+        "try:\n    call(None)\n"
+        "except Exception as error:\n    found = surefit.explain(error)\n"
+        "assert found.code == code, found\nprint(found)\n"
+    )
+    said = run_python(tmp_path, "-c", script.replace("zeros", "torch.zeros"))
+    assert said.startswith("SF999  topk() requests more elements than the axis has")
 
 
 def test_findings_and_causes_share_no_code() -> None:

@@ -92,6 +92,16 @@ def test_imports_point_one_way() -> None:
     assert wrong == []
 
 
+def test_the_explainer_imports_itself_and_the_standard_library() -> None:
+    for path in (PACKAGE / "explainer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in named:
+                is_own = f"{name}.".startswith("surefit.explainer.")
+                assert is_own or name.split(".")[0] in sys.stdlib_module_names, (path, name)
+
+
 def test_no_two_modules_have_one_name() -> None:
     names = [path.name for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")]
     assert sorted({name for name in names if names.count(name) > 1}) == []

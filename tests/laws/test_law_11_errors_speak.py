@@ -8,7 +8,6 @@ import pytest
 
 from builders import echo_rows, write_jsonl
 from surefit.cli import run as command
-from surefit.errors import UsageError
 
 MISTAKES: dict[str, tuple[list[str], int, tuple[str, ...]]] = {
     "missing file": (["train", "--data", "no.jsonl", "--model", "tiny:llama"], 2, ("no.jsonl",)),
@@ -56,11 +55,3 @@ def test_mistake_gets_a_message_and_an_exit_code(
     for part in parts:
         assert part in said
     assert [path.name for path in tmp_path.iterdir()] == ["ok.jsonl"]
-
-
-def test_traceback_only_with_debug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["check", "--data", str(tmp_path / "no.jsonl")]
-    assert command(arguments) == 2
-    assert "Traceback" not in capfd.readouterr().err
-    with pytest.raises(UsageError, match=r"no\.jsonl"):  # which Python prints with its traceback
-        command([*arguments, "--debug"])
