@@ -28,8 +28,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import TablePart
 from surefit.inputs.image.image_planes import AS_THEY_ARE
-from surefit.targets.numeric_columns import account_columns
-from surefit.targets.task_spec import TaskSpec
+from surefit.targets.task_spec import TaskSpec, account_columns
 
 Applies = Callable[[Table, str, TaskSpec, Encoder], bool]
 Check = Callable[[Table, str, Encoder], Iterator[Finding]]

@@ -32,7 +32,7 @@ WIDTH = 100
 def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
     """What will be trained on what, as far as the plan got; with `verbose`, all notes."""
     from surefit.data.several_columns import base_role
-    from surefit.targets.numeric_columns import describe_unused
+    from surefit.targets.task_spec import describe_unused
 
     if plan.task is not None:
         named = ((base_role(role, column), column) for role, column in plan.roles.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +20,13 @@ from surefit.inputs.features.feature_layout import Hints
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, str]
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a label or a cell is missing: None, NaN, or a text without letters."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 class Reader(Protocol):

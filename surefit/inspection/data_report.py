@@ -31,8 +31,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.features.feature_layout import Hints, plan_layout, planned_axes
 from surefit.printable import one_line, redact
 from surefit.progress import Progress, silent
-from surefit.targets.numeric_columns import account_columns, describe_unused
-from surefit.targets.task_spec import TaskSpec
+from surefit.targets.task_spec import TaskSpec, account_columns, describe_unused
 from surefit.tasks.choose_task import choose_task
 
 if TYPE_CHECKING:

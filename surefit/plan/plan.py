@@ -32,8 +32,7 @@ from surefit.plan.disk import DiskUse, Rehearsal
 from surefit.plan.metrics import describe_metrics
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
-from surefit.targets.numeric_columns import Columns
-from surefit.targets.task_spec import TaskSpec
+from surefit.targets.task_spec import Columns, TaskSpec
 
 FORMAT_VERSION = 1
 NO_MEMORY = {"predicted_peak_bytes": None, "limit_bytes": None, "fits": None}

@@ -28,8 +28,7 @@ from surefit.plan.choose_form import choose_form, further_inputs, with_given_ids
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics
 from surefit.request import PythonObjects
-from surefit.targets.numeric_columns import Columns, account_columns
-from surefit.targets.task_spec import TaskSpec
+from surefit.targets.task_spec import Columns, TaskSpec, account_columns
 from surefit.tasks import custom
 from surefit.tasks.choose_task import choose_task, find_task, takes_class_files
 from surefit.tasks.source_forms import Forms, unify_forms

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
+from surefit.inputs.table.table_columns import feature_rows, is_table, part_places, spread_rows
 from surefit.targets.class_loss import loss_of_several, loss_of_shares
 from surefit.targets.classes import class_labels, is_multi_label
 from surefit.targets.metrics.class_metrics import macro_f1_of
 from surefit.targets.number_targets import number_figures
-from surefit.targets.numeric_columns import feature_rows, is_table, part_places, spread_rows
 
 Array = npt.NDArray[Any]
 Baselines = dict[str, dict[str, Any]]

@@ -7,7 +7,6 @@ A row has one class, or several where the label column holds lists or texts such
 from __future__ import annotations
 
 import ast
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from surefit.findings import rule
 from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels
+from surefit.inputs.row_input import is_blank
 from surefit.targets.label_separator import (
     NONE,
     find_separator,
@@ -71,12 +71,6 @@ def _no_class_list(value: Any, expected: str, fix: str = ONE_CLASS) -> RowFaultE
     return RowFaultError(
         UNSUITABLE_LABEL, f"the label is the list {shown}; {expected}", "label", fix=fix
     )
-
-
-def is_missing(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def class_list(value: Any) -> list[Any] | None:
@@ -178,7 +172,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLab
     parts = joint_parts(encoder.roles["label"])
     labels = _Labels(encoder.settings.label_separator)
     for row in rows:
-        if not is_missing(row.get("label")):
+        if not is_blank(row.get("label")):
             labels.add(row["label"])
     counts, read = labels.fitted()
     total, column = counts.total(), encoder.roles["label"]
@@ -265,7 +259,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value, labels = row["label"], class_labels(encoder)
-    if is_missing(value):
+    if is_blank(value):
         if labels.separator is None or not encoder.settings.blank_is_none:
             raise SkipRowError(DropReason.NO_LABEL)
         value = ""

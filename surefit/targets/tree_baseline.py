@@ -16,8 +16,8 @@ from surefit.data.cache_entry import open_json
 from surefit.findings import Finding, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.store import Store
+from surefit.inputs.table.table_columns import ColumnMatrix, feature_rows, is_table, spread_rows
 from surefit.targets.classes import is_multi_label
-from surefit.targets.numeric_columns import ColumnMatrix, feature_rows, is_table, spread_rows
 from surefit.targets.task_spec import JudgeRows
 
 Array = npt.NDArray[Any]

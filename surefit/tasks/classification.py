@@ -5,6 +5,7 @@ from __future__ import annotations
 from surefit.inputs.audio.audio_input import AUDIO_INPUT
 from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.image.image_reading import IMAGE
+from surefit.inputs.table.table_input import TABLE, columns_read
 from surefit.inputs.text.text_reading import IDS, TEXT, misread
 from surefit.targets.baselines import class_baselines, judge_classes
 from surefit.targets.class_loss import class_loss, class_probabilities
@@ -17,7 +18,6 @@ from surefit.targets.classes import (
     label_field,
 )
 from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
-from surefit.targets.tabular import TABLE, columns_read
 from surefit.targets.task_spec import Figures, Reads
 from surefit.tasks.row_task import READS_TEXT, RowTarget, row_task
 

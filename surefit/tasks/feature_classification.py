@@ -30,6 +30,7 @@ from surefit.inputs.features.feature_sequences import (
     as_steps,
     read_steps,
 )
+from surefit.inputs.row_input import is_blank
 from surefit.targets.class_loss import class_loss, class_probabilities
 from surefit.targets.classes import (
     UNSUITABLE_LABEL,
@@ -39,7 +40,6 @@ from surefit.targets.classes import (
     class_scores,
     decode_classes,
     fit_classes,
-    is_missing,
 )
 from surefit.targets.metrics.class_metrics import usual_metrics
 from surefit.targets.task_spec import Batch, Body, Head
@@ -140,7 +140,7 @@ def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Cla
     """The classes of the training rows' steps, sorted, with how many steps each has."""
     counts: Counter[Any] = Counter()
     for row in rows:
-        if not is_missing(row.get("label")):
+        if not is_blank(row.get("label")):
             values = _as_list(row["label"])
             counts.update(class_name(label) for label in values if not _is_ignored(label))
     column = encoder.roles["label"]
@@ -157,7 +157,7 @@ def fit_step_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> Cla
 
 
 def _is_ignored(label: Any) -> bool:
-    return is_missing(label) or (not isinstance(label, str) and label == IGNORE_INDEX)
+    return is_blank(label) or (not isinstance(label, str) and label == IGNORE_INDEX)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -189,7 +189,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def step_places(row: Mapping[str, Any], num_steps: int, encoder: Encoder) -> Labels:
     """The output number of each step's class, -100 where it has none."""
-    if is_missing(row["label"]):
+    if is_blank(row["label"]):
         raise SkipRowError(DropReason.NO_LABEL)
     labels = _as_list(row["label"])
     if len(labels) != num_steps:

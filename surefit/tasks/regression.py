@@ -21,6 +21,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.features.feature_sequences import FEATURES
 from surefit.inputs.image.image_reading import IMAGE
+from surefit.inputs.table.table_input import TABLE, columns_read
 from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, TEXT, misread
 from surefit.targets.baselines import judge_numbers, number_baselines
 from surefit.targets.number_targets import (
@@ -33,7 +34,6 @@ from surefit.targets.number_targets import (
     scale_targets,
     target_field,
 )
-from surefit.targets.tabular import TABLE, columns_read
 from surefit.targets.task_spec import Batch, Figures, Reads
 from surefit.tasks.row_task import READS_TEXT, RowTarget, row_task
 

@@ -19,7 +19,7 @@ from surefit.findings import Finding
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput
-from surefit.targets.tabular import Gathered, encode_columns
+from surefit.inputs.table.table_input import Gathered, encode_columns
 
 
 def rule_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:

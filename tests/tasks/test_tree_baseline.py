@@ -14,9 +14,9 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics import r2_score
 
 import surefit
+from surefit.inputs.table.table_columns import ColumnMatrix, feature_rows
 from surefit.plan.plan import Plan
 from surefit.targets import tree_baseline
-from surefit.targets.numeric_columns import ColumnMatrix, feature_rows
 from surefit.targets.tree_baseline import TREES, judge_by_trees
 
 

@@ -19,10 +19,9 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, TablePart
-from surefit.inputs.row_input import RowInput
-from surefit.targets.classes import is_missing as is_missing_label
-from surefit.targets.leakage import Sample, check_leakage
-from surefit.targets.numeric_columns import (
+from surefit.inputs.row_input import RowInput, is_blank
+from surefit.inputs.table.leakage import Sample, check_leakage
+from surefit.inputs.table.table_columns import (
     MAX_TEXTS,
     Column,
     Series,
@@ -79,7 +78,7 @@ class Gathered:
         label, roles = self.encoder.roles["label"], self.encoder.roles
         for row in rows:
             cells = {name: raw for name, raw in row.items() if name != label and name not in roles}
-            if not is_missing_label(row.get("label")):
+            if not is_blank(row.get("label")):
                 for name, raw in cells.items():
                     try:
                         self.columns.setdefault(name, Column()).add(raw)

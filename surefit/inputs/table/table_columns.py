@@ -1,10 +1,10 @@
-"""Columns of numbers as one matrix or series, and the account of columns by role."""
+"""Columns of a table: what is gathered of each, and the vectors that rows become."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Any
@@ -13,51 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.data.data_rules import NOT_FINITE
-from surefit.data.several_columns import base_role
 from surefit.data.written_values import ORDERS, read_date, read_number, read_time
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import TablePart
 from surefit.inputs.store import Store
-from surefit.targets.task_spec import TaskSpec
-
-Columns = Mapping[str, str | None]
-"""Each column of the data and its role; None where it is not used."""
-
-FEATURES = "features"
-"""The role of the columns that a task reads together, such as those of a table."""
-
-
-def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) -> Columns:
-    """The role of each column, as far as the Encoder is decided.
-
-    Columns that the model's forward names have the role of that name.
-    """
-    role_of = {
-        column: base_role(role, column) for role, column in reversed([*encoder.roles.items()])
-    }
-    role_of |= {column: column for column in encoder.extras}
-    if encoder.settings.kept_where:
-        role_of.setdefault(encoder.settings.kept_where, "label")
-    others = [name for name in columns if name not in role_of]
-    if task.reads.whole_rows:
-        read = (
-            others if task.reads.columns_read is None else task.reads.columns_read(encoder, others)
-        )
-        role_of |= dict.fromkeys(read, FEATURES)
-    return {name: role_of.get(name) for name in columns}
-
-
-def describe_unused(columns: Columns | None, ignored: Iterable[str] = ()) -> str:
-    """The columns that are not used, in one line; empty if there are none.
-
-    >>> describe_unused({"text": "text", "id": None, "url": None}, ["url"])
-    'id, url (ignored)'
-    """
-    left = {*ignored}
-    unused = [name for name, role in (columns or {}).items() if role is None]
-    return ", ".join(f"{name} (ignored)" if name in left else name for name in unused)
-
 
 Array = npt.NDArray[Any]
 

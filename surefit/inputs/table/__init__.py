@@ -1,0 +1,1 @@
+"""Rows of tables: columns of numbers, categories and dates as one vector."""
