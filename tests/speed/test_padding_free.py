@@ -179,7 +179,7 @@ def class_rows(kind: str, segments: bool) -> list[dict[str, Any]]:
 
 
 def fields(kind: str) -> dict[str, Field]:
-    labels = token_classification.SPEC.fields["labels"] if kind == "token" else Field((), "int64")
+    labels = token_classification.FIELDS["labels"] if kind == "token" else Field((), "int64")
     ids = replace(TOKENS, pad=PAD)
     return {"input_ids": ids, "token_type_ids": SEGMENTS, "labels": labels}
 
