@@ -6,6 +6,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +22,7 @@ from surefit.checks.half_precision_trial import why_not
 from surefit.inputs.encoded_row import Encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.batch_tokenizing import tokenize_rows
+from surefit.run.events import read_events
 from surefit.run.run_folder import Run
 
 WORDS = ["red", "blue", "green", "one", "two", "three", "cat", "dog", "tree", "sun", "moon"]
@@ -86,6 +89,12 @@ class MeanPool(nn.Module):
         hidden = self.dropout(torch.tanh(self.body(inputs_embeds)))
         mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
         return self.head((hidden * mask).sum(1) / mask.sum(1))
+
+
+def same_pool(dropout: float = 0.0) -> MeanPool:
+    """The classifier, with the same weights each time."""
+    torch.manual_seed(0)
+    return MeanPool(dropout=dropout)
 
 
 MODULE_SOURCE = """
@@ -163,6 +172,34 @@ def stop_at(step: int, sent: signal.Signals | None = None) -> Callable[[Any], No
             os.kill(os.getpid(), sent)
 
     return stop
+
+
+def events_of(run: Run | Path) -> list[dict[str, Any]]:
+    """The events of a run, but for their times."""
+    path = (run if isinstance(run, Path) else run.path) / "events.jsonl"
+    return [{k: v for k, v in event.items() if k != "seconds"} for event in read_events(path)]
+
+
+def start_python(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start Python in a folder, on the CPU; it finds the package, the tests and the benchmarks."""
+    tests = Path(__file__).resolve().parent
+    paths = os.pathsep.join(map(str, (tests, tests.parent, tests.parent / "bench")))
+    own = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, **own, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_python(folder: Path, *arguments: str, **variables: str) -> tuple[int, str, str]:
+    """Run Python to its end; its exit code, stdout and stderr."""
+    child = start_python(folder, *arguments, **variables)
+    out, said = child.communicate(timeout=600)
+    return child.returncode, out, said
 
 
 def noisy_net() -> nn.Module:

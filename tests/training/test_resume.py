@@ -7,8 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +20,13 @@ import surefit
 from builders import (
     MeanPool,
     echo_rows,
+    events_of,
     feature_rows,
     mostly_slow,
+    run_python,
+    same_pool,
     save_ragged,
+    start_python,
     stop_at,
     write_jsonl,
     write_module,
@@ -36,20 +38,7 @@ from surefit.processes import SAME_SIGNAL_SECONDS
 from surefit.run.choose_checkpoint import latest_checkpoint
 from surefit.training import stops
 
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "surefit", "train", *arguments],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def events(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "events.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+TRAIN = ("-m", "surefit", "train")
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -90,15 +79,13 @@ def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> 
     write_jsonl(tmp_path / "rows.jsonl", echo_rows(120))
     arguments = ["--data", "rows.jsonl", "--model", "tiny:bert", "--task", "sft", "--epochs", "4"]
     arguments += ["--set", "save_every=7", "--set", "generate.rows=4"]
-    whole = start(tmp_path, *arguments, "--output", "whole")
-    assert whole.wait() == 0
+    whole = run_python(tmp_path, *TRAIN, *arguments, "--output", "whole")
+    assert whole[0] == 0, whole
     chance = random.SystemRandom()  # the run kills itself: nobody need be awake in time
     moment = [str(chance.randint(1, 45)), f"{chance.random() / 50:.4f}"]
-    cut = subprocess.run([sys.executable, "-c", KILLED, *moment], cwd=tmp_path, check=False)
-    assert cut.returncode == -signal.SIGKILL, moment
-    resumed = start(tmp_path, "--resume", "cut")
-    assert resumed.wait() == 0, moment
-    assert events(tmp_path / "cut") == events(tmp_path / "whole")
+    assert run_python(tmp_path, "-c", KILLED, *moment)[0] == -signal.SIGKILL, moment
+    assert run_python(tmp_path, *TRAIN, "--resume", "cut")[0] == 0, moment
+    assert events_of(tmp_path / "cut") == events_of(tmp_path / "whole")
     whole_weights, cut_weights = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole_weights[key], cut_weights[key]) for key in whole_weights)
 
@@ -110,37 +97,25 @@ def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: sign
     save_ragged(tmp_path / "data.npz", feature_rows(400))
     arguments = ["--data", "data.npz", "--model", write_module(tmp_path, dropout=0.2)]
     arguments += ["--epochs", "4000", "--batch-size", "4", "--output", "run"]
-    process = start(tmp_path, *arguments)
+    process = start_python(tmp_path, *TRAIN, *arguments)
     wait_for_steps(tmp_path / "run", 20)
     process.send_signal(sent)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "Traceback" not in said
     latest = latest_checkpoint(tmp_path / "run" / "checkpoints")
-    assert int(latest.name.removeprefix("step-")) == events(tmp_path / "run")[-1]["step"]
+    assert int(latest.name.removeprefix("step-")) == events_of(tmp_path / "run")[-1]["step"]
     assert not (tmp_path / "run" / "model").exists()
 
 
 def test_interrupted_at_an_evaluation_is_evaluated_on_resume(tmp_path: Path) -> None:
-    rows, state = feature_rows(40), MeanPool().state_dict()
-
-    def module() -> MeanPool:
-        fresh = MeanPool()
-        fresh.load_state_dict(state)
-        return fresh
-
-    options: dict[str, Any] = {"data": rows, "epochs": 2, "batch_size": 4}
-    whole = surefit.train(model=module(), output=str(tmp_path / "whole"), **options)
-
+    options: dict[str, Any] = {"data": feature_rows(40), "epochs": 2, "batch_size": 4}
+    whole = surefit.train(model=same_pool(), output=str(tmp_path / "whole"), **options)
+    stopped = {**options, "callbacks": [stop_at(9, signal.SIGINT)]}
     with pytest.raises(surefit.SurefitError, match="saved"):
-        surefit.train(
-            model=module(),
-            output=str(tmp_path / "cut"),
-            callbacks=[stop_at(9, signal.SIGINT)],
-            **options,
-        )
-    surefit.train(model=module(), resume=tmp_path / "cut", **options)
-    assert events(tmp_path / "cut") == events(whole.path)
+        surefit.train(model=same_pool(), output=str(tmp_path / "cut"), **stopped)
+    surefit.train(model=same_pool(), resume=tmp_path / "cut", **options)
+    assert events_of(tmp_path / "cut") == events_of(whole)
 
 
 def test_resume_refuses_what_contradicts_it(tmp_path: Path, capsys: Any) -> None:
@@ -191,9 +166,6 @@ def test_truncated_rows_are_known_again(tmp_path: Path) -> None:
     assert command(["evaluate", run, "--json"]) == 0
 
 
-TRAIN = ["train", "--data", "data.npz", "--model", "movednet:make", "--batch-size", "4"]
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a run that stopped after its second step."""
@@ -202,7 +174,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
     write_module(folder, "movednet")
     save_ragged(folder / "data.npz", feature_rows(30))
-    assert command([*TRAIN, "--max-steps", "2", "--output", "run"]) == 0
+    options = ["--data", "data.npz", "--model", "movednet:make", "--batch-size", "4"]
+    assert command(["train", *options, "--max-steps", "2", "--output", "run"]) == 0
     return folder
 
 
@@ -210,21 +183,20 @@ def resume(*more: str) -> int:
     return command(["train", "--resume", "run", "--max-steps", "4", *more])
 
 
-def test_touched_data_is_the_same(home: Path) -> None:
+def test_touched_data_is_the_same_and_moved_data_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.utime(home / "data.npz", (1, 1))
     assert command(["evaluate", "run"]) == 0
     content = (home / "data.npz").read_bytes()
     (home / "data.npz").unlink()
     (home / "data.npz").write_bytes(content)  # as after git checkout
     assert resume() == 0
-
-
-def test_moved_data_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "later").mkdir()
     shutil.move("data.npz", "later/renamed.npz")
-    assert resume() == 2
+    assert resume("--max-steps", "5") == 2
     assert "--data FILE" in capsys.readouterr().err
-    assert resume("--data", "later/renamed.npz") == 0
+    assert resume("--max-steps", "5", "--data", "later/renamed.npz") == 0
     assert str(home / "later" / "renamed.npz") in (home / "run" / "config.yaml").read_text()
     shutil.move("later/renamed.npz", "renamed.npz")
     assert command(["evaluate", "run"]) == 0  # its rows are in the cache
