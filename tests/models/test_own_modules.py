@@ -153,14 +153,11 @@ def test_where_both_work_the_rows_decide() -> None:
 
 def test_values_of_vectors_are_checked_as_those_of_sequences() -> None:
     x = VECTORS[:60].copy()
-    x[:, 3] = 2.5
     x[7, 5] = 1e12
     plan = surefit.check(data={"x": x, "y": CLASSES[:60]}, model=mlp(2))
     assert "SF242" in codes(plan)
-    assert any("1 of 8 features never change: 3" in note for note in plan.notes)
     healthy = surefit.check(data=ROWS, model=mlp(2))
     assert "SF242" not in codes(healthy)
-    assert not any("never change" in note for note in healthy.notes)
 
 
 class Recurrent(nn.Module):
