@@ -72,7 +72,9 @@ def encode_text(
     for role in ("text", "text_pair"):
         if role not in encoder.roles:
             continue
-        text = read_text(row, role, encoder)
+        text = row[role]
+        if text is not None and not isinstance(text, str):  # a number may be a measurement
+            raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
             raise SkipRowError(DropReason.EMPTY)
         texts.append(text)
