@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 from collections.abc import Generator, Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -32,6 +33,10 @@ TRY_PRECISION = half_precision_trial._run
 quick = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("any", derandomize=True, database=None, **quick)
 settings.load_profile("any")
+
+# A shell that starts the tests in the background makes them and all their children ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def seed_all() -> None:
