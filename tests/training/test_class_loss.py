@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import surefit
-from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
+from builders import MeanPool, feature_rows, same_pool, sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.errors import UsageError
 from surefit.inputs.encoder_state import ClassLoss
@@ -52,8 +52,7 @@ def test_loss_is_that_of_torch(weights: Any, smoothing: float) -> None:
 
 def one_step(folder: Path, **options: Any) -> tuple[dict[str, torch.Tensor], Any]:
     """The gradient of the one step that there is, and the run."""
-    torch.manual_seed(0)
-    model = MeanPool()
+    model = same_pool()
     found: dict[str, torch.Tensor] = {}
 
     class Recorder(torch.optim.SGD):
@@ -69,16 +68,23 @@ def one_step(folder: Path, **options: Any) -> tuple[dict[str, torch.Tensor], Any
         optimizer=lambda parameters: Recorder(parameters, lr=1.0),
         epochs=1,
         clip=0,
-        loss=LOSS,
         **options,
     )
     return found, run
 
 
-def reference(rows: list[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], float]:
+def assert_same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    for name, gradient in wanted.items():
+        assert float((found[name] - gradient).norm() / gradient.norm()) < 1e-5, name
+
+
+def reference(
+    rows: list[dict[str, Any]],
+    weights: tuple[float, ...] = (0.25, 3.0, 1.0),
+    smoothing: float = 0.2,
+) -> tuple[dict[str, torch.Tensor], float]:
     """The gradient and the loss of torch's cross-entropy over all rows at once."""
-    torch.manual_seed(0)
-    model = MeanPool()
+    model = same_pool()
     logits = torch.cat(
         [
             model(torch.tensor(row["features"])[None], torch.ones(1, len(row["features"])))
@@ -86,20 +92,30 @@ def reference(rows: list[dict[str, Any]]) -> tuple[dict[str, torch.Tensor], floa
         ]
     )
     labels = torch.tensor([row["label"] for row in rows])
-    weight = torch.tensor([0.25, 3.0, 1.0])
-    loss = cross_entropy(logits, labels, weight=weight, label_smoothing=0.2)
+    weight = torch.tensor(weights)
+    loss = cross_entropy(logits, labels, weight=weight, label_smoothing=smoothing)
     loss.backward()
     return {name: p.grad for name, p in model.named_parameters()}, float(loss.detach())
+
+
+OWN_WEIGHTS = (1.0, 5.0, 0.5)
+
+
+def weighted(outputs: Any, batch: Any) -> tuple[Any, Any]:
+    """As torch's `cross_entropy(weight=…)` divides its mean."""
+    weight = torch.tensor(OWN_WEIGHTS)[batch["labels"]]
+    losses = torch.nn.functional.cross_entropy(outputs, batch["labels"], reduction="none")
+    return (weight * losses).sum(), weight.sum()
 
 
 @pytest.mark.parametrize(("batch_size", "grad_accum"), [(8, 1), (2, 4)])
 def test_accumulated_gradient_is_that_of_one_batch(
     tmp_path: Path, batch_size: int, grad_accum: int
 ) -> None:
-    found, run = one_step(tmp_path / "run", batch_size=batch_size, grad_accum=grad_accum)
+    sizes = {"batch_size": batch_size, "grad_accum": grad_accum}
+    found, run = one_step(tmp_path / "run", loss=LOSS, **sizes)
     wanted, loss = reference(ROWS)
-    for name, gradient in wanted.items():
-        assert float((found[name] - gradient).norm() / gradient.norm()) < 1e-5, name
+    assert_same(found, wanted)
     assert run.history[0]["loss"] == pytest.approx(loss, rel=1e-5)
     evaluated = reference(feature_rows(13, seed=1))[1]
     assert run.metrics["loss"] == pytest.approx(evaluated, rel=1e-5)
@@ -110,6 +126,10 @@ def test_accumulated_gradient_is_that_of_one_batch(
         "label_smoothing": 0.2,
     }
     assert "weight of class 1" in (run.path / "report.html").read_text("utf-8")
+    own, run = one_step(tmp_path / "own", loss_fn=weighted, **sizes)
+    wanted, loss = reference(ROWS, OWN_WEIGHTS, 0.0)
+    assert_same(own, wanted)
+    assert run.history[0]["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_balanced_classes_count_the_same(
@@ -149,24 +169,33 @@ class OwnLoss(torch.nn.Module):
         return {"loss": cross_entropy(self.inner(inputs_embeds, attention_mask), labels)}
 
 
-def refused(**options: Any) -> str:
+FEATURES = {"data": feature_rows(20), "model": MeanPool()}
+NUMBERS = {"data": [{"x": n, "label": n / 7} for n in range(20)], "model": "tiny:mlp"}
+TEXTS = {"data": sentiment_rows(30), "model": "tiny:bert"}
+SMOOTHS = {"label_smoothing": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("options", "loss", "said"),
+    [
+        ({**NUMBERS, "task": "regression"}, SMOOTHS, "the loss of regression is another one"),
+        ({**FEATURES, "loss_fn": weighted}, SMOOTHS, "has no effect with a loss_fn"),
+        ({**FEATURES, "model": OwnLoss()}, SMOOTHS, "the model computes its own loss"),
+        (
+            TEXTS,
+            {"class_weights": {"goood": 2}},
+            "'goood', which is no class of the data. Did you mean 'good'?",
+        ),
+        (TEXTS, {"class_weights": {"good": 0}}, "loss.class_weights"),
+        (TEXTS, {"class_weights": {"good": "much"}}, "loss.class_weights"),
+    ],
+)
+def test_what_has_no_effect_or_no_meaning_is_refused(
+    options: dict[str, Any], loss: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError) as caught:
-        surefit.check(**options)
-    return str(caught.value)
-
-
-def test_refused_where_it_has_no_effect() -> None:
-    features, numbers = feature_rows(20), [{"x": n, "label": n / 7} for n in range(20)]
-    smooths = {"label_smoothing": 0.1}
-    assert "the loss of regression is another one" in refused(
-        data=numbers, model="tiny:mlp", task="regression", loss=smooths
-    )
-    assert "has no effect with a loss_fn" in refused(
-        data=features, model=MeanPool(), loss=smooths, loss_fn=lambda outputs, batch: outputs.mean()
-    )
-    assert "the model computes its own loss" in refused(
-        data=features, model=OwnLoss(), loss=smooths
-    )
+        surefit.check(**options, loss=loss)
+    assert said in str(caught.value)
 
 
 def test_several_classes_per_row_are_weighted_as_torch_does() -> None:
@@ -192,56 +221,6 @@ def test_several_classes_per_row_are_weighted_as_torch_does() -> None:
         outputs.logits, batch["labels"] * 0.8 + 0.1, pos_weight=torch.tensor(balance)
     )
     torch.testing.assert_close(total / count, expected)
-
-
-def test_unknown_classes_and_wrong_values() -> None:
-    rows = sentiment_rows(30)
-    message = refused(data=rows, model="tiny:bert", loss={"class_weights": {"goood": 2}})
-    assert "'goood', which is no class of the data. Did you mean 'good'?" in message
-    for value in ({"good": 0}, {"good": "much"}):
-        assert "loss.class_weights" in refused(
-            data=rows, model="tiny:bert", loss={"class_weights": value}
-        )
-
-
-OWN_WEIGHTS = (1.0, 5.0, 0.5)
-
-
-def weighted(outputs: Any, batch: Any) -> tuple[Any, Any]:
-    """As torch's `cross_entropy(weight=…)` divides its mean."""
-    weight = torch.tensor(OWN_WEIGHTS)[batch["labels"]]
-    losses = torch.nn.functional.cross_entropy(outputs, batch["labels"], reduction="none")
-    return (weight * losses).sum(), weight.sum()
-
-
-def losses(history: list[dict[str, Any]]) -> list[float]:
-    return [e["loss"] if e["event"] == "step" else e["metrics"]["loss"] for e in history]
-
-
-def train(output: Path, **settings: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-    torch.manual_seed(0)
-    model = MeanPool()
-    run = surefit.train(
-        data=feature_rows(60),
-        model=model,
-        lr=0.01,
-        epochs=2,
-        eval_share=0.2,
-        output=str(output),
-        **settings,
-    )
-    return losses([e for e in run.history if e["event"] in ("step", "eval")]), model.state_dict()
-
-
-def test_a_sum_of_weights_is_the_divisor_of_the_whole_step(tmp_path: Path) -> None:
-    named = dict(zip(("0", "1", "2"), OWN_WEIGHTS, strict=True))
-    known, weights = train(tmp_path / "a", batch_size=8, loss={"class_weights": named})
-    for name, sizes in {"whole": (8, 1), "parts": (2, 4)}.items():
-        found, trained = train(
-            tmp_path / name, batch_size=sizes[0], grad_accum=sizes[1], loss_fn=weighted
-        )
-        assert found == pytest.approx(known, rel=1e-5)
-        torch.testing.assert_close(trained, weights, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [0, -3.0, float("nan")])

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import surefit
-from builders import MeanPool, feature_rows
+from builders import MeanPool, assert_same_weights, events_of, feature_rows, same_pool
 from surefit.batches.loading import from_workers
 from surefit.core import files
 from surefit.errors import FindingError, RunFailedError
@@ -28,8 +28,16 @@ from surefit.training.engine import make_accelerator, make_engine
 from surefit.training.saving import Saver
 
 
-def test_deterministic_algorithms_are_for_the_run_that_asks_for_them(tmp_path: Path) -> None:
-    seen = []
+def test_deterministic_algorithms_are_for_the_run_that_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    seen, told = [], []
+
+    class Noting(MeanPool):
+        def forward(self, inputs_embeds: Any, attention_mask: Any) -> Any:
+            told.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+            return super().forward(inputs_embeds, attention_mask)
 
     def note(event: Any) -> None:
         seen.append(torch.are_deterministic_algorithms_enabled())
@@ -37,26 +45,13 @@ def test_deterministic_algorithms_are_for_the_run_that_asks_for_them(tmp_path: P
     options: dict[str, Any] = {"data": feature_rows(20), "max_steps": 1, "callbacks": [note]}
     for wanted in (True, False):
         run = str(tmp_path / str(wanted))
-        surefit.train(model=MeanPool(), deterministic=wanted, output=run, **options)
+        surefit.train(model=Noting(), deterministic=wanted, output=run, **options)
         assert set(seen) == {wanted}
+        assert set(told) == {":4096:8"}  # torch reads it at its first matrix product
         seen.clear()
         assert not torch.are_deterministic_algorithms_enabled()
     surefit.check(data=feature_rows(20), model=MeanPool(), deterministic=True, fit="measured")
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def test_cublas_is_told_before_planning_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
-    told = []
-
-    class Noting(MeanPool):
-        def forward(self, *inputs: Any, **named: Any) -> Any:
-            told.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
-            return super().forward(*inputs, **named)
-
-    surefit.check(data=feature_rows(20), model=Noting(), deterministic=True)
-    assert told
-    assert set(told) == {":4096:8"}  # torch reads it at its first matrix product
 
 
 def test_what_the_user_has_set_is_put_back() -> None:
@@ -92,20 +87,15 @@ def test_an_error_in_a_worker_is_raised_here() -> None:
         list(from_workers(range(6), fail_at_three, 2))
 
 
-def _train(folder: Path, workers: int) -> surefit.api.Run:
-    torch.manual_seed(0)
-    module = MeanPool(dropout=0.1)
-    options = {"epochs": 2, "batch_size": 4, "output": str(folder / str(workers))}
-    return surefit.train(data=feature_rows(50), model=module, workers=workers, **options)
-
-
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_run_with_workers_equals_one_without(tmp_path: Path, workers: int) -> None:
-    runs = [_train(tmp_path, count) for count in (0, workers)]
-    events = [[{**e, "seconds": 0} for e in run.history] for run in runs]
-    assert events[0] == events[1]
-    states = [run.model.state_dict() for run in runs]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+def test_a_run_with_workers_equals_one_without(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": feature_rows(50), "epochs": 2, "batch_size": 4}
+    runs = [
+        surefit.train(model=same_pool(0.1), workers=n, output=str(tmp_path / str(n)), **options)
+        for n in (0, 1, 4)
+    ]
+    for run in runs[1:]:
+        assert events_of(run) == events_of(runs[0])
+        assert_same_weights(run.model, runs[0].model)
 
 
 def _parts() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -190,13 +180,8 @@ def test_tied_weights_and_weights_that_share_memory_are_restored(tmp_path: Path)
 
 
 def test_epochs_have_losses_and_time(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=feature_rows(60),
-        model=MeanPool(),
-        epochs=3,
-        eval_at_start=True,
-        output=str(tmp_path / "run"),
-    )
+    options = {"data": feature_rows(60), "epochs": 3, "eval_at_start": True}
+    run = surefit.train(model=MeanPool(), output=str(tmp_path / "run"), **options)
     assert [epoch["epoch"] for epoch in run.epochs] == [1, 2, 3]
     steps = [event for event in run.history if event["event"] == "step" and event["epoch"] == 2]
     evals = [event for event in run.history if event["event"] == "eval" and event["epoch"] == 2]

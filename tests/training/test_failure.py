@@ -6,7 +6,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -65,29 +64,20 @@ def train_command(folder: Path, name: str) -> tuple[int, str]:
     return command("train", *options, "--output", str(folder / "run"))
 
 
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A folder with a run that failed on its first long batch, and what stderr said."""
-    folder = tmp_path_factory.mktemp("failed")
-    write_net(folder, "failing_net", "self.training and inputs_embeds.shape[1] >= 7")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("SUREFIT_CACHE", str(folder / "cache"))
-        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        code, said = train_command(folder, "failing_net")
-    assert code == 1, said
-    yield folder, said
-    sys.modules.pop("failing_net", None)
-
-
 def bundle_of(run: Path) -> Path:
     (folder,) = (run / "failures").iterdir()
     return folder
 
 
-def test_the_command_says_the_cause_with_the_batch_at_hand(failed: tuple[Path, str]) -> None:
-    folder, said = failed
-    bundle = bundle_of(folder / "run")
+def test_the_command_says_the_cause_and_the_bundle_holds_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_net(tmp_path, "failing_net", "self.training and inputs_embeds.shape[1] >= 7")
+    code, said = train_command(tmp_path, "failing_net")
+    sys.modules.pop("failing_net")
+    assert code == 1, said
+    bundle = bundle_of(tmp_path / "run")
     step = int(bundle.name.removeprefix("step-"))
     assert "Traceback" not in said
     assert f"Training failed at step {step}: RuntimeError: mat1 and mat2 shapes" in said
@@ -95,13 +85,8 @@ def test_the_command_says_the_cause_with_the_batch_at_hand(failed: tuple[Path, s
     assert re.search(r"batch: .*inputs_embeds \[\d, [78], 4\] float32", said)
     assert f"bundle: {bundle} " in said
     assert "fix: " in said
-
-
-def test_the_bundle_holds_batch_seed_versions_and_traceback(failed: tuple[Path, str]) -> None:
-    bundle = bundle_of(failed[0] / "run")
     about = json.loads((bundle / "failure.json").read_text("utf-8"))
-    assert about["seed"] == 0
-    assert about["stage"] == "training"
+    assert (about["seed"], about["stage"]) == (0, "training")
     assert about["versions"]["torch"] == str(torch.__version__)
     assert about["explanation"]["code"] == "SF610"
     batch = load_file(bundle / "batch.safetensors")
@@ -129,47 +114,36 @@ class Fails(MeanPool):
         return logits * float("nan") if self.how == "nan" and self.training else logits
 
 
-def run_that_fails(how: str, folder: Path, **more: Any) -> surefit.RunFailedError:
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("training", ("step 1: KeyError", "cause: not known")),
+        ("evaluation", ("Evaluation failed after step 5: IndexError: Target 7", "SF621")),
+        ("nan", ("The loss became nan at step 1.",)),
+    ],
+)
+def test_each_failure_is_named_and_leaves_a_bundle(
+    how: str, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    options = {"data": feature_rows(40), "epochs": 1, "output": str(tmp_path / "run")}
+    options |= {"accept": ["SF863"]}  # the rehearsal would refuse the run
     with pytest.raises(surefit.RunFailedError) as caught:
-        surefit.train(data=feature_rows(40), model=Fails(how), epochs=1, output=str(folder), **more)
-    return caught.value
-
-
-def test_an_unknown_cause_is_said_to_be_unknown(tmp_path: Path) -> None:
-    error = run_that_fails("training", tmp_path / "run")
-    assert isinstance(error.__cause__, KeyError)
-    assert "step 1: KeyError" in error.message
-    assert "cause: not known" in error.message
-    assert bundle_of(tmp_path / "run").is_dir()
-
-
-def test_a_failing_evaluation_is_told_from_a_failing_step(tmp_path: Path) -> None:
-    rehearsed = {"accept": ["SF863"]}  # which would refuse the run
-    error = run_that_fails("evaluation", tmp_path / "run", **rehearsed)
-    assert "Evaluation failed after step 5: IndexError: Target 7 is out of bounds" in error.message
-    assert "SF621" in error.message
-    about = json.loads((bundle_of(tmp_path / "run") / "failure.json").read_text("utf-8"))
-    assert about["stage"] == "evaluation"
-
-
-def test_a_loss_that_is_no_number_leaves_a_bundle_too(tmp_path: Path) -> None:
-    error = run_that_fails("nan", tmp_path / "run")
-    assert "The loss became nan at step 1." in error.message
-    assert load_file(bundle_of(tmp_path / "run") / "batch.safetensors")
+        surefit.train(model=Fails(how), **options)
+    assert all(each in caught.value.message for each in said), caught.value.message
+    assert isinstance(caught.value.__cause__, KeyError) == (how == "training")
+    bundle = bundle_of(tmp_path / "run")
+    assert load_file(bundle / "batch.safetensors")
+    about = json.loads((bundle / "failure.json").read_text("utf-8"))
+    assert (about["stage"] == "evaluation") == (how == "evaluation")
 
 
 def test_a_callback_that_fails_is_the_users_own(tmp_path: Path) -> None:
     def complain(event: Any) -> None:
         raise LookupError("from the callback")
 
+    options = {"data": feature_rows(40), "epochs": 1, "callbacks": [complain]}
     with pytest.raises(LookupError, match="from the callback"):
-        surefit.train(
-            data=feature_rows(40),
-            model=MeanPool(),
-            epochs=1,
-            output=str(tmp_path / "run"),
-            callbacks=[complain],
-        )
+        surefit.train(model=MeanPool(), output=str(tmp_path / "run"), **options)
     assert not (tmp_path / "run" / "failures").exists()
 
 

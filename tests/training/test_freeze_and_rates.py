@@ -12,17 +12,12 @@ from safetensors.torch import load_file
 from torch import nn
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, stop_at
+from builders import MeanPool, echo_rows, events_of, feature_rows, same_pool, stop_at
 from surefit.config import make_config
 from surefit.errors import RunFailedError, UsageError
 from surefit.models.optimizer import parameters_by_rate
 from surefit.run.choose_checkpoint import latest_checkpoint
-from surefit.training.guards import check_trained, watch_first_steps
-
-
-def make_model(dropout: float = 0.0) -> MeanPool:
-    torch.manual_seed(0)
-    return MeanPool(dropout=dropout)
+from surefit.training.guards import check_trained
 
 
 def train(folder: Path, model: torch.nn.Module, **options: Any) -> Any:
@@ -32,7 +27,7 @@ def train(folder: Path, model: torch.nn.Module, **options: Any) -> Any:
 
 
 def test_what_is_frozen_stays_and_the_rest_moves(tmp_path: Path) -> None:
-    model, before = make_model(), make_model().state_dict()
+    model, before = same_pool(), same_pool().state_dict()
     run = train(tmp_path / "run", model, freeze=["body", "head.bias"], max_steps=3, lr=0.01)
     after = model.state_dict()
     moved = {name for name in after if not torch.equal(after[name], before[name])}
@@ -62,7 +57,7 @@ def test_the_prediction_of_memory_knows_what_is_frozen() -> None:
 
 
 def test_a_check_freezes_nothing_for_the_run_after_it(tmp_path: Path) -> None:
-    model = make_model()
+    model = same_pool()
     options = {"data": feature_rows(40), "task": "feature-classification", "model": model}
     assert surefit.check(freeze="body", **options).ok
     assert not model.body.weight.requires_grad
@@ -75,7 +70,7 @@ def test_a_check_freezes_nothing_for_the_run_after_it(tmp_path: Path) -> None:
 
 
 def test_each_parameter_moves_at_its_rate(tmp_path: Path) -> None:
-    model, before = make_model(), make_model().state_dict()
+    model, before = same_pool(), same_pool().state_dict()
     rates = {"body": 1e-4, "body.bias": 1e-3}
     run = train(tmp_path / "run", model, lr=1e-2, lr_by=rates, max_steps=1, clip=0)
     # The first step of Adam moves every weight with a gradient by its rate.
@@ -101,7 +96,7 @@ def test_the_schedule_scales_each_rate(tmp_path: Path) -> None:
         seen.extend([group["lr"] for group in each.param_groups] for each in made)
 
     seen: list[list[float]] = []
-    model = make_model()
+    model = same_pool()
     options: dict[str, Any] = {"schedule": "linear", "warmup": 0.5, "max_steps": 4}
     train(tmp_path / "run", model, optimizer=groups, callbacks=[look], **options)
     assert len({rates[0] for rates in seen}) > 1
@@ -111,41 +106,35 @@ def test_the_schedule_scales_each_rate(tmp_path: Path) -> None:
 def test_resumed_exactly(tmp_path: Path) -> None:
     options = {"lr": 1e-2, "lr_by": {"head": 3e-4}, "freeze": ["body.bias"], "save_every": 1}
     options |= {"schedule": "cosine", "epochs": 2}
-    whole = train(tmp_path / "whole", make_model(0.3), **options)
+    whole = train(tmp_path / "whole", same_pool(0.3), **options)
 
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "cut", make_model(0.3), callbacks=[stop_at(3)], **options)
-    resumed = surefit.train(resume=tmp_path / "cut", data=feature_rows(40), model=make_model(0.3))
+        train(tmp_path / "cut", same_pool(0.3), callbacks=[stop_at(3)], **options)
+    resumed = surefit.train(resume=tmp_path / "cut", data=feature_rows(40), model=same_pool(0.3))
     for name, weight in whole.model.state_dict().items():
         assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    again = {"data": feature_rows(40), "model": same_pool(), "lr_by": {"head": 1e-3}}
     with pytest.raises(UsageError, match="--resume contradicts lr_by"):
-        surefit.train(
-            resume=tmp_path / "cut",
-            data=feature_rows(40),
-            model=make_model(),
-            lr_by={"head": 1e-3},
-        )
+        surefit.train(resume=tmp_path / "cut", **again)
 
 
-def refused(**options: Any) -> str:
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"freeze": "bodi"}, "'bodi' matches no parameter of MeanPool. Did you mean: body"),
+        ({"freeze": "zzzz"}, "Its parameters are: body.weight"),
+        ({"lr_by": {"haed": 1e-3}}, "lr_by: 'haed' matches no parameter"),
+        ({"freeze": ["body", "head"]}, "leaves no parameter of MeanPool to train"),
+        ({"freeze": "body", "lr_by": {"body.*": 1e-3}}, "only parameters that are frozen"),
+        ({"lr_by": {"body": 1e-3}, "optimizer": torch.optim.SGD}, "optimizer of your own"),
+        ({"freeze": "body", "lora_r": 2}, "freeze has no place beside LoRA"),
+        ({"lr_by": {"body": 0}}, "expected rates above 0"),
+    ],
+)
+def test_patterns_that_mean_nothing_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        surefit.check(data=feature_rows(40), **{"model": make_model(), **options})
-    return f"{caught.value.message} {caught.value.fix}"
-
-
-def test_patterns_that_mean_nothing_are_refused() -> None:
-    assert "freeze: 'bodi' matches no parameter of MeanPool. Did you mean: body" in refused(
-        freeze="bodi"
-    )
-    assert "Its parameters are: body.weight" in refused(freeze="zzzz")
-    assert "lr_by: 'haed' matches no parameter" in refused(lr_by={"haed": 1e-3})
-    assert "leaves no parameter of MeanPool to train" in refused(freeze=["body", "head"])
-    assert "only parameters that are frozen" in refused(freeze="body", lr_by={"body.*": 1e-3})
-    assert "optimizer of your own" in refused(
-        lr_by={"body": 1e-3}, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1)
-    )
-    assert "freeze has no place beside LoRA" in refused(freeze="body", lora_r=2)
-    assert "expected rates above 0" in refused(lr_by={"body": 0})
+        surefit.check(data=feature_rows(40), model=same_pool(), **options)
+    assert said in f"{caught.value.message} {caught.value.fix}"
 
 
 def test_patterns_with_dots_on_the_command_line() -> None:
@@ -184,28 +173,6 @@ def test_exactly_what_is_meant_takes_gradients() -> None:
         check_trained(module, {"1.weight"})
 
 
-def test_weights_that_rest_are_named_after_steps_that_count() -> None:
-    module, seen = nn.Linear(2, 2), []
-    optimizer = torch.optim.SGD([module.weight], lr=0.0)
-
-    def step(rate: float, **more: Any) -> None:
-        optimizer.param_groups[0]["lr"] = rate
-        module(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        watched({"event": "step", "step": 1, "epoch": 1, "lr": rate, **more})
-
-    watched = watch_first_steps(module, optimizer, {"weight", "bias"}, seen.append)
-    step(1e-3, skipped=True)  # for an overflow: nothing could move
-    step(0.0)
-    step(1e-3)
-    watched({"event": "eval"})
-    step(1e-3)
-    with pytest.raises(RunFailedError, match=r"1 of 2 weights .* have not moved: bias\."):
-        step(1e-3)
-    step(1e-3)  # checked once
-    assert seen == []
-
-
 def test_optimizer_without_the_adapters_is_found_out(tmp_path: Path) -> None:
     """The classic: adapters are there, the loss falls a little, and they are not trained."""
 
@@ -237,33 +204,22 @@ def test_only_adapters_change_and_checkpoints_are_small(tmp_path: Path) -> None:
 def test_interrupted_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     options = {**TINY, "epochs": 2, "lora": {"dropout": 0.2}, "save_every": 2}
     whole = surefit.train(**options, output=str(tmp_path / "whole"))
-
+    stop = stop_at(7, signal.SIGINT)
     with pytest.raises(surefit.SurefitError, match="saved"):
-        surefit.train(
-            **options, callbacks=[stop_at(7, signal.SIGINT)], output=str(tmp_path / "cut")
-        )
+        surefit.train(**options, callbacks=[stop], output=str(tmp_path / "cut"))
     with pytest.raises(UsageError, match=r"contradicts lora\.r"):
         surefit.train(resume=tmp_path / "cut", data=TINY["data"], lora_r=8)
     resumed = surefit.train(resume=tmp_path / "cut", data=TINY["data"], lora_r=4)
     both = [load_file(run.path / "model" / "adapter_model.safetensors") for run in (whole, resumed)]
     assert both[0].keys() == both[1].keys()
     assert all(torch.equal(both[0][name], both[1][name]) for name in both[0])
-    first, second = (
-        [{k: v for k, v in event.items() if k != "seconds"} for event in run.history]
-        for run in (whole, resumed)
-    )
-    assert first == second
+    assert events_of(whole) == events_of(resumed)
 
 
 def test_another_base_is_refused_on_resume(tmp_path: Path) -> None:
     options: dict[str, Any] = {"data": feature_rows(40), "lora_r": 2, "epochs": 2}
-
+    stopped = {**options, "callbacks": [stop_at(3, signal.SIGINT)]}
     with pytest.raises(surefit.SurefitError, match="saved"):
-        surefit.train(
-            model=MeanPool(),
-            callbacks=[stop_at(3, signal.SIGINT)],
-            output=str(tmp_path / "run"),
-            **options,
-        )
+        surefit.train(model=MeanPool(), output=str(tmp_path / "run"), **stopped)
     with pytest.raises(RunFailedError, match="another base"):
         surefit.train(model=MeanPool(), resume=tmp_path / "run", **options)

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 
 import surefit
-from builders import MeanPool, feature_rows
+from builders import MeanPool, assert_same_weights, events_of, feature_rows
 from surefit.core import files
 from surefit.core.locks import lock_run, sweep_scratch
 from surefit.errors import FindingError
 from surefit.models.save_model import save_model
-from surefit.run.events import read_events
 from surefit.tasks.feature_classification import SPEC
 from surefit.training import run as start
 
@@ -61,14 +60,41 @@ def with_metric(metric: Any) -> Any:
     return replace(SPEC, metrics={"own": metric})
 
 
-def test_a_metric_that_fails_is_found_before_the_first_step(tmp_path: Path) -> None:
-    def metric(outputs: Any, batch: Any) -> tuple[Any, int]:
-        raise LookupError("no such class")
+class Strange(MeanPool):
+    """Its state cannot be saved."""
 
-    code, message = refusal(tmp_path, task=with_metric(metric))
-    assert code == "SF863"
-    assert "evaluation failed: LookupError: no such class" in message
-    assert "test_rehearse.py, line" in message
+    def get_extra_state(self) -> Any:
+        return {"seen": {1, 2}}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+class Halving(MeanPool):
+    """Loads other values than it saved."""
+
+    def load_state_dict(self, state: Any, *args: Any, **more: Any) -> Any:
+        return super().load_state_dict({n: v / 2 for n, v in state.items()}, *args, **more)
+
+
+def no_class(outputs: Any, batch: Any) -> tuple[Any, int]:
+    raise LookupError("no such class")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        ({"task": with_metric(no_class)}, "SF863", "failed: LookupError: no such class"),
+        ({"model": Strange()}, "SF863", "checkpoint failed"),
+        ({"model": Halving()}, "SF864", "another value after loading"),
+    ],
+)
+def test_what_fails_later_is_found_before_the_first_step(
+    options: dict[str, Any], code: str, said: str, tmp_path: Path
+) -> None:
+    found, message = refusal(tmp_path, **options)
+    assert (found, said in message) == (code, True), message
+    assert ("test_rehearse.py, line" in message) == ("task" in options)
 
 
 def test_a_metric_that_needs_more_rows_than_one_batch_is_healthy(tmp_path: Path) -> None:
@@ -81,29 +107,6 @@ def test_a_metric_that_needs_more_rows_than_one_batch_is_healthy(tmp_path: Path)
     metric = Metric(lambda outputs, batch: {"rows": torch.tensor([len(batch["labels"])])}, figure)
     run = train(tmp_path, task=with_metric(metric), eval_share=0.3)
     assert run.metrics["own"] == 1.0
-
-
-def test_a_module_whose_state_cannot_be_saved_is_found(tmp_path: Path) -> None:
-    class Strange(MeanPool):
-        def get_extra_state(self) -> Any:
-            return {"seen": {1, 2}}
-
-        def set_extra_state(self, state: Any) -> None:
-            pass
-
-    code, message = refusal(tmp_path, Strange())
-    assert code == "SF863"
-    assert "checkpoint failed" in message
-
-
-def test_a_module_that_loads_other_values_is_found(tmp_path: Path) -> None:
-    class Halving(MeanPool):
-        def load_state_dict(self, state: Any, *args: Any, **more: Any) -> Any:
-            return super().load_state_dict({n: v / 2 for n, v in state.items()}, *args, **more)
-
-    code, message = refusal(tmp_path, Halving())
-    assert code == "SF864"
-    assert "another value after loading" in message
 
 
 def test_a_saved_model_that_is_another_is_found_where_all_is_rehearsed(
@@ -142,13 +145,8 @@ def test_training_is_the_same_with_and_without_it(
     assert with_it.plan["rehearsal"]["true_size"] is whole
     monkeypatch.setattr(start, "rehearse", lambda *_: [])
     without = train(tmp_path / "without")
-    histories = [
-        [{**event, "seconds": 0} for event in read_events(run.events_path)]
-        for run in (with_it, without)
-    ]
-    assert histories[0] == histories[1]
-    one, two = with_it.load()[0].state_dict(), without.load()[0].state_dict()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert events_of(with_it) == events_of(without)
+    assert_same_weights(with_it.load()[0], without.load()[0])
     assert [event["event"] for event in heard if event.get("rehearsal")] == (
         ["eval", "step"] if whole else []
     )

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, save_ragged, write_jsonl, write_module
+from builders import (
+    MeanPool,
+    echo_rows,
+    events_of,
+    feature_rows,
+    run_python,
+    save_ragged,
+    start_python,
+    write_jsonl,
+    write_module,
+)
 from surefit.checks.machine import check_launcher
 from surefit.cli import run
 from surefit.errors import UsageError
 from surefit.request import make_request
 from surefit.training.resume import resume_run, spread_steps
 from surefit.training.run import Listeners
-
-ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-
-
-def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "surefit", "train", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def events(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().split("\n") if line]
 
 
 @pytest.mark.processes
@@ -46,8 +36,9 @@ def test_a_run_resumes_in_another_number_of_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_ragged(tmp_path / "data.npz", feature_rows(60))
-    start = ["--data", "data.npz", "--model", write_module(tmp_path), "--batch-size", "2"]
-    start += ["--max-steps", "4"]
+    save_ragged(tmp_path / "few.npz", feature_rows(1, seed=1))  # leaves processes idle
+    start = ["--data", "data.npz", "--eval-data", "few.npz", "--model", write_module(tmp_path)]
+    start += ["--batch-size", "2", "--max-steps", "4"]
     for output, counts in {"alone": (1, 1, 1), "several": (2, 4, 1)}.items():
         accumulate = str(4 // counts[0])
         stages = [[*start, "--grad-accum", accumulate, "--output", output]]
@@ -56,16 +47,22 @@ def test_a_run_resumes_in_another_number_of_processes(
             if count == 1:
                 assert run(["train", *arguments, "--trust-code", "net:make"]) == 0
                 continue
-            done = command(tmp_path, *arguments, "--processes", str(count))
-            assert done.returncode == 0, done.stderr[-3000:]
-            assert done.stderr.count("ready to train") == 1  # one process speaks
-    alone, several = (events(tmp_path / name) for name in ("alone", "several"))
+            code, _, said = run_python(tmp_path, *TRAIN, *arguments, "--processes", str(count))
+            assert code == 0, said[-3000:]
+            assert said.count("ready to train") == 1  # one process speaks
+    alone, several = (events_of(tmp_path / name) for name in ("alone", "several"))
     assert len(alone) == len(several) > 12
     for one, other in zip(alone, several, strict=True):
         assert one["event"] == other["event"]
         if one["event"] == "step":
             assert one["tokens"] == other["tokens"]
             assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        if one["event"] == "eval":
+            assert other["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
+            assert other["metrics"]["confusion"] == one["metrics"]["confusion"]
+
+
+TRAIN = ("-m", "surefit", "train")
 
 
 def by_hand(folder: Path, *arguments: list[str]) -> list[tuple[int, str]]:
@@ -75,14 +72,7 @@ def by_hand(folder: Path, *arguments: list[str]) -> list[tuple[int, str]]:
     shared = {"WORLD_SIZE": str(len(arguments)), "LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "surefit", "train", *own],
-            cwd=folder,
-            env={**ENVIRONMENT, **shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        start_python(folder, *TRAIN, *own, **shared, RANK=str(rank))
         for rank, own in enumerate(arguments)
     ]
     said = [child.communicate(timeout=200)[1] for child in started]
@@ -103,31 +93,27 @@ def test_hosts_with_other_data_do_not_train(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+MPIRUN = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
 @pytest.mark.parametrize(
-    ("variable", "value", "expected"),
+    ("variables", "expected"),
     [
-        ("USE_DEEPSPEED", "1", "DeepSpeed"),
-        ("USE_FSDP", "true", "--set parallel=fsdp"),
-        ("USE_SOMETHING_NEW", "yes", "USE_SOMETHING_NEW"),
-        ("MIXED_PRECISION", "bf16", "--set precision=bf16"),
-        ("GRADIENT_ACCUMULATION_STEPS", "4", "--grad-accum 4"),
-        ("DYNAMO_BACKEND", "INDUCTOR", "--set compile=on"),
+        ({"ACCELERATE_USE_DEEPSPEED": "1"}, "DeepSpeed"),
+        ({"ACCELERATE_USE_FSDP": "true"}, "--set parallel=fsdp"),
+        ({"ACCELERATE_USE_SOMETHING_NEW": "yes"}, "USE_SOMETHING_NEW"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "--set precision=bf16"),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, "--grad-accum 4"),
+        ({"ACCELERATE_DYNAMO_BACKEND": "INDUCTOR"}, "--set compile=on"),
+        (MPIRUN, "several processes on CPUs"),  # which would each train alone
     ],
 )
 def test_what_accelerate_was_asked_for_and_would_not_happen(
-    variable: str, value: str, expected: str
+    variables: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
-        check_launcher("fp32", {f"ACCELERATE_{variable}": value})
+        check_launcher("fp32", variables)
     assert expected in f"{raised.value.message} {raised.value.fix}"
-
-
-def test_processes_that_accelerate_leaves_to_mpirun_do_not_train_alone() -> None:
-    launched = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    with pytest.raises(UsageError, match="several processes on CPUs"):
-        check_launcher("fp32", launched)
-    check_launcher("fp32", {**launched, "WORLD_SIZE": "2", "RANK": "0"})
-    check_launcher("fp32", {"MASTER_ADDR": "127.0.0.1"})
 
 
 def test_what_accelerate_launch_always_says_is_no_fault() -> None:
@@ -135,6 +121,8 @@ def test_what_accelerate_launch_always_says_is_no_fault() -> None:
     said |= {"USE_FSDP": "false", "DYNAMO_USE_DYNAMIC": "False", "CPU_AFFINITY": "False"}
     check_launcher("fp32", {f"ACCELERATE_{name}": value for name, value in said.items()})
     check_launcher("bf16", {"ACCELERATE_MIXED_PRECISION": "bf16"})
+    check_launcher("fp32", {**MPIRUN, "WORLD_SIZE": "2", "RANK": "0"})
+    check_launcher("fp32", {"MASTER_ADDR": "127.0.0.1"})
 
 
 def test_micro_batches_are_spread_evenly_or_not_at_all(
@@ -155,31 +143,14 @@ def test_micro_batches_are_spread_evenly_or_not_at_all(
     assert raised.value.fix == "Launch it with 1 or 2 or 3 or 6 processes."
 
 
-def test_a_plan_for_processes_and_devices_that_are_not_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_ragged(tmp_path / "data.npz", feature_rows(60))
-    asked = ["check", "--data", str(tmp_path / "data.npz"), "--model", "tiny:bert"]
-    asked += ["--batch-size", "2", "--json"]
-    assert run([*asked, "--processes", "4", "--device", "a100-40gb"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["processes"]["count"] == 4
-    assert 0 <= plan["processes"]["imbalance"] < 0.5
-    assert plan["memory"]["limit_bytes"] == 40_000_000_000
-    assert plan["steps"] == 3 * -(-54 // 8)
-    assert run([*asked, "--device", "a100-41gb"]) == 2
-    assert "a100-40gb" in capsys.readouterr().out
-    assert run([*asked, "--processes", "2", "--set", "fit=measured"]) == 2
-
-
 @pytest.mark.processes
 def test_an_error_that_all_processes_have_is_printed_once(tmp_path: Path) -> None:
     save_ragged(tmp_path / "data.npz", feature_rows(40))
     asked = ["--data", "data.npz", "--model", write_module(tmp_path), "--set", "scan=5"]
-    done = command(tmp_path, *asked, "--processes", "2")
-    assert done.returncode == 2
-    assert done.stderr.count("scan=5 is for check") == 1, done.stderr
-    assert done.stderr.count("fix:") == 1
+    code, _, said = run_python(tmp_path, *TRAIN, *asked, "--processes", "2")
+    assert code == 2
+    assert said.count("scan=5 is for check") == 1, said
+    assert said.count("fix:") == 1
 
 
 def test_resuming_a_divided_run_in_one_process_is_no_fault(tmp_path: Path) -> None:
@@ -194,47 +165,9 @@ def test_resuming_a_divided_run_in_one_process_is_no_fault(tmp_path: Path) -> No
     assert ["SF446" in codes for codes in found] == [False, True]
 
 
-def launch(
-    folder: Path, processes: int, *arguments: str, timeout: int = 600
-) -> list[dict[str, Any]]:
-    prefix = [sys.executable, "-m"]
-    if processes > 1:
-        prefix += ["accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
-        prefix += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        prefix += ["--main_process_port", "0", "-m"]  # one that is free
-    done = subprocess.run(
-        [*prefix, "surefit", "train", *arguments],
-        cwd=folder,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    run = folder / arguments[arguments.index("--output") + 1]
-    return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(tmp_path: Path) -> None:
-    # 100 rows, effective batch 8: the last step has 4 rows, which leaves one process idle.
-    save_ragged(tmp_path / "data.npz", feature_rows(100))
-    save_ragged(tmp_path / "few.npz", feature_rows(3, seed=1))
-    shared = ["--data", "data.npz", "--model", write_module(tmp_path), "--epochs", "2"]
-    shared += ["--batch-size", "4"]
-    # Three rows to evaluate on are one batch, which leaves one process idle there, too.
-    shared += ["--eval-data", "few.npz"]
-    alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
-    both = launch(tmp_path, 2, *shared, "--grad-accum", "1", "--output", "both")
-    assert len(alone) == len(both) == 2 * (13 + 1)
-    for one, two in zip(alone, both, strict=True):
-        assert one["event"] == two["event"]
-        if one["event"] == "step":
-            assert one["tokens"] == two["tokens"]  # the same rows in each step
-            assert two["loss"] == pytest.approx(one["loss"], abs=1e-5)
-        else:
-            assert two["metrics"]["loss"] == pytest.approx(one["metrics"]["loss"], abs=1e-5)
-            assert two["metrics"]["confusion"] == one["metrics"]["confusion"]
+LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2")
+LAUNCH += ("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+LAUNCH += ("--main_process_port", "0")  # one that is free
 
 
 @pytest.mark.slow
@@ -246,9 +179,12 @@ def test_two_processes_add_the_auxiliary_loss_of_their_micro_batches(tmp_path: P
     config.write_text(json.dumps(settings))
     shared = ["--data", "rows.jsonl", "--model", str(config.parent), "--batch-size", "4"]
     shared += ["--max-steps", "3", "--set", "generate.rows=0", "--set", "eval_share=0"]
-    alone = launch(tmp_path, 1, *shared, "--grad-accum", "2", "--output", "alone")
-    both = launch(tmp_path, 2, *shared, "--output", "both")
-    for one, two in zip(alone, both, strict=True):
+    for output, launch, more in (("alone", (), ["--grad-accum", "2"]), ("both", LAUNCH, [])):
+        command = (*launch, *TRAIN, *shared, *more, "--output", output)
+        code, _, said = run_python(tmp_path, *command)
+        assert code == 0, said[-3000:]
+    both = (events_of(tmp_path / name) for name in ("alone", "both"))
+    for one, two in zip(*both, strict=True):
         assert one["aux_loss"] > 0
         assert two["loss"] == pytest.approx(one["loss"], abs=1e-4)
         # The micro-batches of the processes are those that one process accumulates.
