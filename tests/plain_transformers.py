@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,11 +59,13 @@ def word_tags(folder: Path, rows: Rows) -> list[Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     answers = []
     for row in rows:
-        asked = tokenizer(" ".join(row["tokens"]), truncation=True, return_tensors="pt")
+        asked = tokenizer(
+            row["tokens"], is_split_into_words=True, truncation=True, return_tensors="pt"
+        )
         with torch.no_grad():
             best = model(**asked).logits[0].argmax(-1).tolist()
-        starts = itertools.accumulate((len(word) + 1 for word in row["tokens"]), initial=0)
-        firsts = [asked.char_to_token(start) for start in [*starts][:-1]]
+        words = asked.word_ids()
+        firsts = [words.index(n) if n in words else None for n in range(len(row["tokens"]))]
         answers.append([None if at is None else model.config.id2label[best[at]] for at in firsts])
     return answers
 

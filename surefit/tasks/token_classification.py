@@ -33,6 +33,7 @@ from surefit.inputs.text.text_reading import (
     labels_tokens,
     text_fields,
 )
+from surefit.inputs.text.tokenizer import read_words_as_text
 from surefit.targets.baselines import tag_baselines
 from surefit.targets.class_loss import class_loss, class_probabilities
 from surefit.targets.classes import UNSUITABLE_LABEL, by_name, class_name
@@ -51,6 +52,7 @@ from surefit.targets.task_spec import (
     Metric,
     Reads,
     TaskSpec,
+    TextUse,
     full_precision,
 )
 
@@ -250,6 +252,9 @@ SPEC = TaskSpec(
     needs=(("tokens", "tags"), ("input_ids", "tags")),
     optional=tuple(ALONGSIDE),
     reads=Reads(takes),
+    text=TextUse(
+        adapt_tokenizer=lambda tokenizer, roles, reload: read_words_as_text(tokenizer, reload)
+    ),
     targets=("tags",),
     fields=lambda encoder: {**FIELDS, **text_fields(encoder)},
     encode=encode,

@@ -89,7 +89,7 @@ CASES = [
     for_bert(
         "table without a header",
         {"a.tsv": "".join(f"{r['text']}\t{n % 2}\n" for n, r in enumerate(texts()))},
-        also=("a.csv",),
+        also=("a.tsv has no header line",),
     ),
     for_bert(
         "line breaks in cells",
@@ -177,7 +177,7 @@ CASES = [
         "tokenizer with its own template",
         chats(),
         tokenizer=Chat("llama3"),
-        also=("without its answer", "SF311"),
+        also=("SF311",),
     ),
     Case("template with generation marks", chats(), tokenizer=Chat("marked")),
     Case("not SF156: tokens without labels", [{"input_ids": [5, 6, 7 + n]} for n in range(20)]),

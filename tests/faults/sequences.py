@@ -143,7 +143,7 @@ FEATURES = [
         data="d",
     ),
     Case(
-        "SF420 shard with its axes exchanged",
+        "SF106 shard with its axes exchanged",
         {"d/a.npz": arrays(30, 7, 4), "d/b.npz": arrays(30, 4, 7)},
         module=NET,
         data="d",

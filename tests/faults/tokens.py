@@ -178,12 +178,6 @@ CASES = [
     tokenized(
         "SF103 ids nested in one row", tokens(8, [[5, 6]], [5, 6]), row=8, column="input_ids"
     ),
-    tokenized(
-        "SF208 one label for a row of tokens",
-        [{"input_ids": [5, n], "labels": n % 2} for n in range(20)],
-        row=0,
-        column="labels",
-    ),
     tokenized("SF304 longer than the positions", tokens(8, [5] * 600, [5] * 600), row=8),
     Case(
         "SF212 longer than asked",

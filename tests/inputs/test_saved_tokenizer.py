@@ -57,8 +57,14 @@ def reader(task: str, tokenizer: Any, model_type: str | None) -> RowEncoder:
 def plain(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The tokens in plain transformers, with its usual calls."""
     texts = [row[name] for name in ("text", "text_pair", "source") if name in row]
-    texts = texts or [" ".join(row["tokens"])]
-    read = tokenizer(*texts, truncation=True, max_length=LIMIT)
+    is_own = type(tokenizer).__name__.startswith("Qwen2")  # steps of its own read lists otherwise
+    words = not texts and not is_own and [row["tokens"]]
+    read = tokenizer(
+        *(texts or words or [" ".join(row["tokens"])]),
+        is_split_into_words=bool(words),
+        truncation=True,
+        max_length=LIMIT,
+    )
     return list(read["input_ids"])
 
 

@@ -356,6 +356,12 @@ def check_scores(
     """Raise if the logits are not one row of scores per target."""
     if expected is None:
         return []
+    if not logits.is_floating_point():
+        raise MODEL_FAILED.error(
+            f"The model returned whole numbers ({logits.dtype}), as class numbers are; a loss "
+            "needs scores.",
+            fix="Return the scores from before argmax, rounding or a comparison.",
+        )
     if expected.per_pixel:
         logits = _pixel_logits(logits, batch["labels"], expected.size)
     labels, size, unit = batch["labels"], expected.size, expected.unit

@@ -171,6 +171,7 @@ def has_tokenizer(folder: str) -> bool:
 Reload = Callable[[Any], Any]
 """A tokenizer to the one that is loaded again from its files, beside those of the model."""
 
+PROBE_WORDS = ("Paris", "don't", "U.S.", "3,500", "naïve", "cat")
 GENERIC_SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "model_input_names"),
     *("clean_up_tokenization_spaces", "chat_template"),
@@ -193,6 +194,49 @@ def load_again(tokenizer: Any, model_type: str | None) -> Any:
         loaded = load_tokenizer(str(folder))
     loaded.name_or_path = tokenizer.name_or_path
     return loaded
+
+
+def read_words_as_text(tokenizer: Any, reload: Reload) -> Any:
+    """The tokenizer in the form that reads a list of words as it reads the words joined by spaces.
+
+    Byte-level tokenizers distinguish ' word' from 'word': with a space before the first word, both
+    have the same tokens.
+    """
+
+    def agrees(form: Any) -> bool:
+        read = form(list(PROBE_WORDS), is_split_into_words=True, add_special_tokens=False)
+        return bool(read["input_ids"] == form(joined, add_special_tokens=False)["input_ids"])
+
+    joined = " ".join(PROBE_WORDS)
+    if plain_backend(tokenizer) is None or agrees(tokenizer):
+        return tokenizer
+    forms = (reload(change(tokenizer)) for change in (_add_prefix_space, _prepend_space))
+    return next((form for form in forms if agrees(form)), tokenizer)
+
+
+def _add_prefix_space(tokenizer: Any) -> Any:
+    """A copy whose byte-level step puts a space before each text."""
+    form = deepcopy(tokenizer)
+    form.add_prefix_space = form.init_kwargs["add_prefix_space"] = True
+    backend = form.backend_tokenizer
+    state = json.loads(backend.to_str())
+    step = state["pre_tokenizer"] or {}
+    for part in [step, *step.get("pretokenizers", ())]:
+        if part.get("type") == "ByteLevel":
+            part["add_prefix_space"] = True
+    form._tokenizer = type(backend).from_str(json.dumps(state))
+    return form
+
+
+def _prepend_space(tokenizer: Any) -> Any:
+    """A copy, of the class that leaves its files as they are, with a space before each text."""
+    from tokenizers import normalizers
+
+    form = _generic(tokenizer)
+    backend, space = form.backend_tokenizer, normalizers.Prepend(" ")
+    after = backend.normalizer
+    backend.normalizer = space if after is None else normalizers.Sequence([space, after])
+    return form
 
 
 def separate_pairs(tokenizer: Any, reload: Reload) -> Any:
