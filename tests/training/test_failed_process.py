@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from builders import feature_rows, save_ragged, write_module
+from builders import feature_rows, run_python, save_ragged, start_python, write_module
 
 pytestmark = pytest.mark.processes
-TESTS = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-ENVIRONMENT["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parent)])
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TIMEOUT = 300
 """A hang, on a very busy machine; each case takes seconds otherwise."""
@@ -39,23 +33,6 @@ def prepare(folder: Path, fault: str) -> list[str]:
     return [*asked, "--output", "run", "--set", "save_every=2"]
 
 
-def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(folder: Path, *command: str) -> tuple[int, str]:
-    child = start(folder, *command)
-    said = child.communicate(timeout=TIMEOUT)[1]
-    return child.returncode, said
-
-
 TRAIN = ["-m", "surefit", "train", "--processes", "2"]
 UNDER_TORCHRUN = [*TORCHRUN, "-m", "surefit", "train"]
 
@@ -74,7 +51,7 @@ def test_a_process_that_fails_is_named_once(
     tmp_path: Path, fault: str, options: str, expected: str
 ) -> None:
     asked = prepare(tmp_path, fault)
-    code, said = finish(tmp_path, *TRAIN, *asked, "--set", f"parallel={options}")
+    code, _, said = run_python(tmp_path, *TRAIN, *asked, "--set", f"parallel={options}")
     assert code == 1, said
     errors = re.findall("^error: (.*)$", said, re.MULTILINE)
     assert len(errors) == 1, said
@@ -82,14 +59,14 @@ def test_a_process_that_fails_is_named_once(
     assert "Traceback" not in said
     if "luck" in fault:
         (tmp_path / "net.py").write_text((tmp_path / "net.py").read_text().replace("> 9", "> 99"))
-        code, said = finish(tmp_path, *TRAIN, "--resume", "run", "--trust-code", "net:make")
+        code, _, said = run_python(tmp_path, *TRAIN, "--resume", "run", "--trust-code", "net:make")
         assert code == 0, said
         assert "step 3 of 5" in said or "step 5 of 5" in said  # from the checkpoint of step 2
 
 
 def test_torchrun_names_the_process_and_its_error_as_the_cause(tmp_path: Path) -> None:
     asked = prepare(tmp_path, "raise SystemExit(7)")
-    code, said = finish(tmp_path, *UNDER_TORCHRUN, *asked)
+    code, _, said = run_python(tmp_path, *UNDER_TORCHRUN, *asked)
     assert code == 1
     assert re.search("(?m)^error: Process 1 of host [^ ]+: SystemExit: 7", said), said
     cause = said.split("Root Cause", 1)[1]
@@ -99,7 +76,7 @@ def test_torchrun_names_the_process_and_its_error_as_the_cause(tmp_path: Path) -
 
 def test_a_process_that_hangs_exceeds_the_timeout_of_the_group(tmp_path: Path) -> None:
     asked = prepare(tmp_path, "time.sleep(10_000)")
-    code, said = finish(tmp_path, *TRAIN, *asked, "--set", "stall_seconds=20")
+    code, _, said = run_python(tmp_path, *TRAIN, *asked, "--set", "stall_seconds=20")
     assert code == 1
     assert "Process 1 does not answer" in said, said
     assert "surefit train --resume run" in said
@@ -108,8 +85,12 @@ def test_a_process_that_hangs_exceeds_the_timeout_of_the_group(tmp_path: Path) -
 @pytest.mark.parametrize("stop", ["interrupt", "kill the launcher"])
 def test_a_stopped_run_is_saved(tmp_path: Path, stop: str) -> None:
     asked = prepare(tmp_path, "open('slow', 'w').close(); time.sleep(0.2)")
-    launcher = start(tmp_path, *TRAIN, *asked, "--max-steps", "2000")
-    wait_for(lambda: (tmp_path / "slow").exists(), launcher)
+    launcher = start_python(tmp_path, *TRAIN, *asked, "--max-steps", "2000")
+    until = time.monotonic() + TIMEOUT
+    while not (tmp_path / "slow").exists():
+        assert launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
     workers = psutil.Process(launcher.pid).children()
     launcher.send_signal(signal.SIGINT if stop == "interrupt" else signal.SIGKILL)
     said = launcher.communicate(timeout=TIMEOUT)[1]
@@ -119,15 +100,6 @@ def test_a_stopped_run_is_saved(tmp_path: Path, stop: str) -> None:
     steps = (tmp_path / "run" / "events.jsonl").read_text().count('"event": "step"')
     assert (tmp_path / "run" / "checkpoints" / f"step-{steps:08d}").is_dir(), said
     assert f"Stopped after step {steps}, which is saved." in said
-
-
-def wait_for(condition: object, launcher: subprocess.Popen[str]) -> None:
-    assert callable(condition)
-    until = time.monotonic() + TIMEOUT
-    while not condition():
-        assert launcher.poll() is None, launcher.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 SCRIPT = """
@@ -153,7 +125,7 @@ surefit.train(data=Reading(), model=Chosen(), batch_size=2, max_steps=8, save_ev
 
 def test_a_row_that_one_process_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    code, said = finish(tmp_path, *TORCHRUN, "script.py")
+    code, _, said = run_python(tmp_path, *TORCHRUN, "script.py")
     assert code == 1
     assert re.search("Process 1 of host .*Input/output error", said.split("Root Cause", 1)[1])
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))

@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import surefit
-from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
+from builders import (
+    MeanPool,
+    assert_same_weights,
+    feature_rows,
+    same_pool,
+    sentiment_rows,
+    write_jsonl,
+)
 from surefit.cli import run as run_cli
 from surefit.errors import InterruptedRunError, UsageError
 from surefit.plan.split_data import deal_rows
@@ -49,42 +56,32 @@ def test_classes_and_sizes_are_even() -> None:
     assert (folds != other).any()
 
 
-def check(**options: Any) -> Any:
-    given: dict[str, Any] = {"data": sentiment_rows(60), "model": "tiny:bert"}
-    return surefit.check(**{**given, **options})
-
-
-def held_rows(plan: Any) -> list[int]:
-    return sorted(int(row) for row in plan.job.validation.source_row)
-
-
 def test_each_row_is_held_out_once() -> None:
     rows = [{**row, "who": n // 4} for n, row in enumerate(feature_rows(40))]
     seen: list[int] = []
     for fold in range(4):
-        plan = check(data=rows, model=MeanPool(), split={"folds": 4, "fold": fold, "by": "who"})
-        held = held_rows(plan)
+        split = {"folds": 4, "fold": fold, "by": "who"}
+        plan = surefit.check(data=rows, model=MeanPool(), split=split)
+        held = plan.job.validation.source_row.tolist()
         assert len({rows[row]["who"] for row in held}) * 4 == len(held)
         seen += held
     assert sorted(seen) == list(range(40))
 
 
 def train(folder: Path, **options: Any) -> Any:
-    torch.manual_seed(0)
-    given: dict[str, Any] = {"data": feature_rows(60), "model": MeanPool(), "epochs": 1, "lr": 0.01}
+    given: dict[str, Any] = {"data": feature_rows(60), "model": same_pool(), "epochs": 1}
+    given["lr"] = 0.01
     given |= {"task": "feature-classification", "split": {"folds": 3}, "output": str(folder)}
     return surefit.train(**{**given, **options})
 
 
 def test_a_run_for_each_fold_and_their_summary(tmp_path: Path) -> None:
-    model = MeanPool()
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    model = same_pool()
     folds = train(tmp_path / "all", model=model)
     assert isinstance(folds, FoldRuns)
     assert [run.path.name for run in folds.runs] == ["fold-0", "fold-1", "fold-2"]
     assert all(run.finished for run in folds.runs)
-    for name, weight in model.state_dict().items():  # each fold trains a copy
-        assert torch.equal(weight, before[name])
+    assert_same_weights(model, same_pool())  # each fold trains a copy
     written = json.loads((tmp_path / "all" / "folds.json").read_text())
     assert written["finished"]
     values = [run.metrics["accuracy"] for run in folds.runs]
@@ -95,16 +92,10 @@ def test_a_run_for_each_fold_and_their_summary(tmp_path: Path) -> None:
     }
     rows = sum(run.plan["ledger"]["eval_rows"] for run in folds.runs)
     assert rows == 60
-    alone = train(tmp_path / "one", model=_with(before), split={"folds": 3, "fold": 1})
+    alone = train(tmp_path / "one", split={"folds": 3, "fold": 1})
     assert alone.metrics == folds.runs[1].metrics
     with pytest.raises(UsageError, match=r"already holds a run \(folds.json\)"):
         train(tmp_path / "all")
-
-
-def _with(weights: dict[str, torch.Tensor]) -> MeanPool:
-    model = MeanPool()
-    model.load_state_dict(weights)
-    return model
 
 
 @pytest.mark.slow
@@ -122,8 +113,7 @@ def test_resumed_fold_by_fold(tmp_path: Path) -> None:
         train(tmp_path / "cut", callbacks=[stop], save_every=1)
     assert (tmp_path / "cut" / "fold-1").is_dir()
     assert not (tmp_path / "cut" / "fold-2").exists()
-    torch.manual_seed(0)
-    resumed = surefit.train(resume=tmp_path / "cut", data=feature_rows(60), model=MeanPool())
+    resumed = surefit.train(resume=tmp_path / "cut", data=feature_rows(60), model=same_pool())
     assert isinstance(resumed, FoldRuns)
     assert resumed.metrics == whole.metrics
     assert json.loads((tmp_path / "cut" / "folds.json").read_text())["finished"]
@@ -149,25 +139,30 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run_cli(["train", "--resume", str(tmp_path / "out")]) == 0
 
 
-def test_wrong_folds_are_refused() -> None:
-    def refused(**options: Any) -> str:
-        with pytest.raises(UsageError) as caught:
-            check(**options)
-        return f"{caught.value} {caught.value.fix}"
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        ({"folds": 3, "fold": 3}, "split.fold"),
+        ({"fold": 0}, "split.fold"),
+        ({"folds": 1}, "split.folds"),
+        ({"folds": 61}, "there are 60 rows"),
+        ({"folds": 4, "by": "who"}, "has 3 groups"),
+    ],
+)
+def test_wrong_folds_are_refused(split: dict[str, Any], said: str) -> None:
+    rows = [{**row, "who": n % 3} for n, row in enumerate(sentiment_rows(60))]
+    with pytest.raises(UsageError) as caught:
+        surefit.check(data=rows, model="tiny:bert", split=split)
+    assert said in f"{caught.value} {caught.value.fix}"
 
-    assert "split.fold" in refused(split={"folds": 3, "fold": 3})
-    assert "split.fold" in refused(split={"fold": 0})
-    assert "split.folds" in refused(split={"folds": 1})
-    assert "validation data of its own" in refused(
-        split={"folds": 3}, eval_data=sentiment_rows(10, seed=1)
-    )
-    assert "there are 60 rows" in refused(split={"folds": 61})
-    rows = [{"text": f"word {n}", "label": n % 2, "who": n % 3} for n in range(40)]
-    assert "has 3 groups" in refused(data=rows, split={"folds": 4, "by": "who"})
-    model = MeanPool()
+
+def test_folds_have_no_validation_data_and_no_optimizer_of_their_own() -> None:
+    model, rows = MeanPool(), feature_rows(60)
+    with pytest.raises(UsageError, match="validation data of its own"):
+        surefit.check(data=rows, model=model, split={"folds": 3}, eval_data=rows[:10])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(UsageError, match="holds the parameters of one"):
-        surefit.train(data=feature_rows(60), model=model, optimizer=optimizer, split={"folds": 3})
+        surefit.train(data=rows, model=model, optimizer=optimizer, split={"folds": 3})
 
 
 def test_numbers_that_a_fold_lacks_or_that_are_not_finite() -> None:

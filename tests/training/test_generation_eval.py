@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import pytest
 import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
 from surefit.errors import FindingError, RunFailedError, UsageError
-from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
-from surefit.plan.plan import Plan
-from surefit.progress import Progress, silent
-from surefit.targets.task_spec import Generate, Sample
+from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.targets.task_spec import Sample
 
 
 def letters(expected: str, got: str) -> float:
@@ -123,45 +120,23 @@ def test_what_cannot_be_scored_or_watched_is_refused(
         surefit.check(**options(tmp_path, **more))
 
 
-# Generating
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SUREFIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield surefit.check(data=echo_rows(200), model="tiny:llama", eval_share=0.2)
-
-
-def evaluate(
-    plan: Plan, batch_size: int = 4, progress: Progress = silent, **changes: Any
-) -> Evaluation:
-    settings = EvaluationSettings(batch_size, generate_rows=10, max_new_tokens=3)
-    pipeline = replace(plan.job.pipeline, **changes)
-    return pipeline.evaluate(plan.job.validation, settings, progress=progress)
-
-
-def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress(plan: Plan) -> None:
-    assert plan.job is not None
-    assert plan.task.generate is not None
+def test_generation_is_bounded_by_rows_and_tokens_and_reports_progress() -> None:
+    plan = surefit.check(data=echo_rows(200), model="tiny:llama", eval_share=0.2)
     asked: list[tuple[int, int, int]] = []
+    shown: list[tuple[str, int, int]] = []
 
     def answer(model: Any, rows: Any, encoder: Any, max_new_tokens: int) -> list[Sample]:
         asked.append((len(rows), max(len(row["input_ids"]) for row in rows), max_new_tokens))
         return [Sample("q", "a", "a") for _ in rows]
 
-    generate: Generate = replace(plan.task.generate, answer=answer)
-    shown: list[tuple[str, int, int]] = []
-    made = evaluate(
-        plan,
-        task=replace(plan.task, generate=generate),
-        progress=lambda *state: shown.append(state),
+    task = replace(plan.task, generate=replace(plan.task.generate, answer=answer))
+    settings = EvaluationSettings(4, generate_rows=10, max_new_tokens=3)
+    made = replace(plan.job.pipeline, task=task).evaluate(
+        plan.job.validation, settings, progress=lambda *state: shown.append(state)
     )
-    assert [rows for rows, _, _ in asked] == [4, 4, 2]
-    assert {tokens for _, _, tokens in asked} == {3}
-    lengths = [longest for _, longest, _ in asked]
-    assert lengths == sorted(lengths, reverse=True)  # batched by length
-    assert [state for state in shown if state[0] == "generating"] == [
-        ("generating", done, 3) for done in range(4)
-    ]
+    sizes, lengths, tokens = zip(*asked, strict=True)
+    assert (sizes, {*tokens}) == ((4, 4, 2), {3})
+    assert list(lengths) == sorted(lengths, reverse=True)  # batched by length
+    generating = [("generating", done, 3) for done in range(4)]
+    assert [state for state in shown if state[0] == "generating"] == generating
     assert made.metrics["exact_match"] == 1.0

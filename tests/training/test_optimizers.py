@@ -21,15 +21,8 @@ LR = 3e-3
 
 def train(rows: Any, output: Path, name: str, steps: int = 4, **options: Any) -> Any:
     settings = {"lr": LR, "batch_size": 4, "schedule": "constant", "eval_share": 0.2, **options}
-    return surefit.train(
-        data=rows,
-        model="tiny:llama",
-        optimizer=name,
-        max_steps=steps,
-        output=str(output),
-        quiet=True,
-        **settings,
-    )
+    settings |= {"model": "tiny:llama", "max_steps": steps, "output": str(output), "quiet": True}
+    return surefit.train(data=rows, optimizer=name, **settings)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

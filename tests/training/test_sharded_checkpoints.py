@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from builders import events_of, run_python, write_jsonl
 from surefit.api import load
 from surefit.run.run_folder import open_run
 from surefit.training.replay import verify_step
 
 pytestmark = pytest.mark.processes
 
-TESTS = Path(__file__).parents[1]
-SCRIPT = TESTS / "training" / "sharded_checkpoints_script.py"
-PATHS = os.pathsep.join([str(TESTS), str(TESTS.parent), str(TESTS.parent / "bench")])
+SCRIPT = Path(__file__).with_name("sharded_checkpoints_script.py")
 
 
 def test_weights_and_optimizer_state_are_the_same_bits_in_any_number_of_processes(
     tmp_path: Path,
 ) -> None:
-    script = [
-        sys.executable,
-        str(SCRIPT),
-        str(tmp_path),
-    ]
-    environment = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    saved, *parts = done.stdout.split("== ")
+    code, out, said = run_python(tmp_path, str(SCRIPT), str(tmp_path))
+    assert code == 0, said[-3000:]
+    saved, *parts = out.split("== ")
     lines = [line.split() for line in saved.splitlines()]
     assert [words[1] for words in lines] == ["2", "4", "1", "2", "3", "1"]
     for _, count, *names in lines:
@@ -79,27 +69,17 @@ main(sys.argv[2:])
 
 def _train(folder: Path, *options: str, kill_at: int = 0) -> int:
     """Train with two processes that divide the model; the second dies when a step is saved."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": PATHS,
-        "OMP_NUM_THREADS": "1",
-        "SUREFIT_CACHE": str(folder.parent / "cache"),
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2"]
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     if kill_at:
         script = folder.with_name("killed.py")
         script.write_text(KILLED)
         command += [str(script), str(folder / "checkpoints" / f"step-{kill_at:08d}")]
     else:
         command += ["-m", "surefit"]
-    command += ["train", *options]
-    child = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    said = child.communicate(timeout=600)[1]
-    assert kill_at or child.returncode == 0, said[-3000:]
-    return child.returncode
+    cache = str(folder.parent / "cache")
+    code, _, said = run_python(folder.parent, *command, "train", *options, SUREFIT_CACHE=cache)
+    assert kill_at or code == 0, said[-3000:]
+    return code
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +87,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run twice: `whole`, and `killed` with kill -9 and resumed."""
     folder = tmp_path_factory.mktemp("runs")
     rows = [{"text": f"{n} and {n + 1} " + "x " * (n % 5)} for n in range(40)]
-    data = folder / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = write_jsonl(folder / "rows.jsonl", rows)
     settings = ["--data", str(data), "--model", "tiny:llama", "--batch-size", "2"]
     settings += ["--grad-accum", "2", "--max-steps", "16", "--set", "parallel=fsdp"]
     settings += ["--set", "save_every=2", "--set", "keep=20"]
@@ -118,19 +97,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _events(run: Path) -> list[dict[str, object]]:
-    lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-
-
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_to_the_bit(runs: Path) -> None:
-    assert _events(runs / "killed") == _events(runs / "whole")
-    one, two = (load_file(runs / name / "model" / "model.safetensors") for name in _NAMES)
+    assert events_of(runs / "killed") == events_of(runs / "whole")
+    one, two = (
+        load_file(runs / name / "model" / "model.safetensors") for name in ("whole", "killed")
+    )
     assert one.keys() == two.keys()
     assert all(one[name].equal(two[name]) for name in one)
-
-
-_NAMES = ("whole", "killed")
 
 
 def test_the_gathered_model_loads_in_plain_transformers(runs: Path) -> None:

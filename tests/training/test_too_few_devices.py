@@ -38,23 +38,12 @@ def test_more_processes_than_devices_are_refused_before_they_meet(
         refused.value.message
     )
     assert "--processes 2" in refused.value.fix
-
-
-def test_the_launcher_refuses_before_it_starts_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, "cuda", 1)
     monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", None)
-    with pytest.raises(UsageError, match="2 processes on this host need a device each"):
-        launch.launch(2, ["train"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "devices", "num"), [("cuda", 4, 4), ("cuda", 1, 1), (None, 0, 8), ("mps", 1, 8)]
-)
-def test_a_device_each_or_the_cpu_is_enough(
-    monkeypatch: pytest.MonkeyPatch, kind: str | None, devices: int, num: int
-) -> None:
-    pretend(monkeypatch, kind, devices)
-    processes.check_devices(num)
+    with pytest.raises(UsageError, match="4 processes on this host need a device each"):
+        launch.launch(4, ["train"])
+    for enough, devices, num in ((kind, 4, 4), (kind, 1, 1), (None, 0, 8), ("mps", 1, 8)):
+        pretend(monkeypatch, enough, devices)
+        processes.check_devices(num)
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("cuda", False), ("mps", True), (None, True)])
