@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -211,6 +212,21 @@ def noisy_net() -> nn.Module:
 def weights_of(run: Run) -> list[float]:
     """All weights of a run's model."""
     return torch.cat([p.detach().flatten() for p in run.model.parameters()]).tolist()
+
+
+def allocated_peak(step: Any, module: nn.Module, optimizer: Any, others: list[Any]) -> int:
+    """What is held before a step, and what torch's allocator is asked for at its peak."""
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    held = [*module.parameters(), *module.buffers(), *states, *others]
+    local = [getattr(tensor, "_local_tensor", tensor).untyped_storage() for tensor in held]
+    before = sum({storage._cdata: storage.nbytes() for storage in local}.values())
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        step()
+    assert profile.profiler is not None
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return before + max(itertools.accumulate(sizes))
 
 
 def numbered_vector(number: int) -> tuple[Any, int]:

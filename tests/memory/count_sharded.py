@@ -7,13 +7,16 @@ return at once, and all else is real.
 
 from __future__ import annotations
 
-import itertools
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from builders import allocated_peak
 from surefit.memory.trace_step import Sharing, trace_training
 from surefit.models.call import Call
 from surefit.models.sharding import meta_copy, shard_module
@@ -104,19 +107,8 @@ def count(case: dict[str, Any], batch: Any) -> int:
     optimizer.step()
     optimizer.zero_grad()
     begin()
-    states = [value for state in optimizer.state.values() for value in state.values()]
     grads = [weight.grad for weight in trained if weight.grad is not None]
-    held = [*model.parameters(), *model.buffers(), *states, *grads, *batch.values()]
-    local = [getattr(tensor, "_local_tensor", tensor).untyped_storage() for tensor in held]
-    before = sum({storage._cdata: storage.nbytes() for storage in local}.values())
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        micro_batch()
-    assert profile.profiler is not None
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return before + max(itertools.accumulate(sizes))
+    return allocated_peak(micro_batch, model, optimizer, [*grads, *batch.values()])
 
 
 def predict(case: dict[str, Any], batch: Any) -> int:

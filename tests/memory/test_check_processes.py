@@ -52,25 +52,26 @@ def test_a_divided_model_on_devices_that_are_not_here(asked: list[str], capsys: 
     trained = 4 * plan["model"]["trainable_parameters"]
     assert memory["parts"]["optimizer"] == pytest.approx(2 * trained / 4, rel=0.05)
     assert memory["parts"]["gathers"] > 0
+    assert memory["limit_bytes"] == 40_000_000_000
+    assert shared["count"] == 4
+    assert 0 <= shared["imbalance"] < 0.5
+    assert plan["steps"] == 3 * -(-54 // 8)
+    refused = plan_of([*asked, "--device", "a100"], capsys, 2)["error"]
+    assert all(name in refused["fix"] for name in DEVICES)
+    assert run([*asked, "--processes", "2", "--set", "fit=measured"]) == 2
 
 
-def test_one_process_divides_nothing(asked: list[str], capsys: Any) -> None:
+def test_one_process_divides_nothing_and_others_may_have_no_rows(
+    asked: list[str], capsys: Any
+) -> None:
     plan = plan_of([*asked, "--set", "parallel=fsdp"], capsys)
     assert "SF446" in codes(plan)
     assert "processes" not in plan
     assert "gathers" not in plan["memory"]["parts"]
-
-
-def test_more_processes_than_micro_batches(asked: list[str], capsys: Any) -> None:
     plan = plan_of([*asked, "--processes", "40"], capsys)
     found = next(each for each in plan["findings"] if each["code"] == "SF447")
     assert "27 micro-batches" in found["message"]  # 54 training rows, two at a time
     assert "13 of them" in found["message"]
-
-
-def test_wrong_devices_are_refused_with_those_that_are_known(asked: list[str], capsys: Any) -> None:
-    refused = plan_of([*asked, "--device", "a100"], capsys, 2)["error"]
-    assert all(name in refused["fix"] for name in DEVICES)
 
 
 @pytest.fixture

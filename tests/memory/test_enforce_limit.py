@@ -1,4 +1,4 @@
-"""A run with `max_memory_gb` never exceeds it: real runs, measured from outside."""
+"""A run with `max_memory_gb` never exceeds it; what of a process's memory counts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,26 @@ import re
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.gigabytes import GB
+from surefit.memory import process_memory
 from surefit.memory.limit import Limit
-from surefit.memory.process_memory import MemoryGuard, anonymous_bytes, is_out_of_memory
+from surefit.memory.process_memory import (
+    MemoryGuard,
+    anonymous_bytes,
+    counted_bytes,
+    free_memory,
+    is_out_of_memory,
+)
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="bounds are enforced on Linux")
 TESTS = str(Path(__file__).parents[1])
@@ -156,3 +165,39 @@ def test_limits_of_the_machine_are_left_to_the_kernel() -> None:
     assert not MemoryGuard(Limit(10, "max_memory_gb", on_device=True)).is_active
     assert not is_out_of_memory(RuntimeError("could not create a primitive"))
     assert not is_out_of_memory(ValueError("not enough memory"))
+
+
+COUNT = 1_000_000
+
+
+def counted(*tensors: torch.Tensor) -> int:
+    return counted_bytes((each.data_ptr(), each.nbytes) for each in tensors)
+
+
+@linux
+def test_weights_in_a_mapped_file_count_once_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file({"a": torch.ones(COUNT), "b": torch.ones(COUNT)}, path)
+    mapped = load_file(path)
+    assert counted(*mapped.values()) == 0
+    own = torch.ones(COUNT)
+    assert counted(own, *mapped.values()) == own.nbytes
+    mapped["a"] += 1
+    pages = counted(*mapped.values())
+    assert 4 * COUNT <= pages <= 4 * COUNT + 2 * 4096  # once, though two tensors are in the file
+    shared = torch.ones(COUNT).share_memory_()
+    assert counted(shared) == shared.nbytes
+
+
+@linux
+def test_garbage_in_cycles_is_returned_to_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = []
+    held = torch.ones(COUNT)
+    is_there = weakref.ref(held)
+    cycle: list[object] = [held]
+    cycle.append(cycle)
+    monkeypatch.setattr(process_memory, "trim_heap", lambda: trimmed.append(is_there()))
+    del held, cycle
+    assert is_there() is not None
+    free_memory()
+    assert trimmed == [None]

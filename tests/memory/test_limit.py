@@ -94,26 +94,18 @@ def test_memory_of_other_processes_is_not_free_and_page_cache_is(tmp_path: Path)
     assert limit.free_bytes == pytest.approx(500 * MB, abs=20 * MB)
 
 
-def test_a_limit_is_never_above_that_of_the_group(tmp_path: Path) -> None:
-    limit = find_limit(cgroups=make_tree(tmp_path, {"": v2(str(5 * MB), anon=MB)}))
-    assert limit == Limit(5 * MB, CGROUP)
-    assert limit.free_bytes == 0
-    assert str(limit) == "0.01 GB (free in this container (cgroup))"
-
-
-def test_max_memory_gb_lowers_the_limit_and_never_raises_it(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path, {"": v2(str(300 * MB))})
+def test_max_memory_gb_lowers_the_limit_and_a_device_has_its_own(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "a", {"": v2(str(300 * MB))})
     assert find_limit(0.2, cgroups=tree) == Limit(200 * MB, "max_memory_gb")
     assert find_limit(0.4, cgroups=tree) == Limit(300 * MB, CGROUP)
     assert find_limit(1e9).source.startswith("free")
-
-
-def test_a_planned_device_has_its_own_memory(tmp_path: Path) -> None:
-    tree = make_tree(tmp_path, {"": v2(str(300 * MB))})
     limit = find_limit(0.5, 24, cgroups=tree)
     assert limit == Limit(24 * GB, "device_memory_gb", on_device=True)
     assert limit.free_bytes == 24 * GB - DEVICE_CONTEXT_BYTES
     assert find_limit(0.2, 24, host=True, cgroups=tree) == Limit(200 * MB, "max_memory_gb")
+    used = find_limit(cgroups=make_tree(tmp_path / "b", {"": v2(str(5 * MB), anon=MB)}))
+    assert (used, used.free_bytes) == (Limit(5 * MB, CGROUP), 0)
+    assert str(used) == "0.01 GB (free in this container (cgroup))"
 
 
 def test_on_cuda_the_device_is_the_limit_and_the_host_can_be_asked_for(

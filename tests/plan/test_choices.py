@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import surefit
-from builders import MeanPool, feature_rows, sentiment_rows, write_jsonl
+from builders import events_of, feature_rows, same_pool, stop_at
 from surefit.cli.summary_lines import plan_lines
 from surefit.errors import UsageError
 from surefit.memory.limit import find_device
@@ -23,47 +21,28 @@ from surefit.plan.plan import check_emulated, planned_precision
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 2, "save_every": 10}
 
 
-def module() -> MeanPool:
-    torch.manual_seed(1)
-    return MeanPool(dropout=0.3)
-
-
-class CutError(Exception):
-    """Stands for a power cut."""
-
-
-def cut_at(step: int) -> Any:
-    def callback(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] == step:
-            raise CutError
-
-    return callback
-
-
 @pytest.mark.slow
 def test_a_run_in_blocks_is_resumed_as_if_it_was_never_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "block_rows", lambda *_: 8)
     whole = surefit.train(
-        model=module(), data=feature_rows(150), output=str(tmp_path / "whole"), **OPTIONS
+        model=same_pool(0.3), data=feature_rows(150), output=str(tmp_path / "whole"), **OPTIONS
     )
     plan = json.loads((tmp_path / "whole" / "plan.json").read_text("utf-8"))
     assert plan["choices"]["order_block_rows"] == 8
-    cut = {**OPTIONS, "data": feature_rows(150), "model": module()}
-    with pytest.raises(CutError):
-        surefit.train(output=str(tmp_path / "cut"), callbacks=[cut_at(83)], **cut)
+    cut = {**OPTIONS, "data": feature_rows(150), "model": same_pool(0.3)}
+    with pytest.raises(KeyboardInterrupt):
+        surefit.train(output=str(tmp_path / "cut"), callbacks=[stop_at(83)], **cut)
     monkeypatch.undo()  # with more memory, other blocks would be chosen
-    run = surefit.train(resume=tmp_path / "cut", **{**cut, "model": module()})
-
-    def events(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{k: v for k, v in event.items() if k != "seconds"} for event in history]
-
-    assert events(run.history) == events(whole.history)
+    run = surefit.train(resume=tmp_path / "cut", **{**cut, "model": same_pool(0.3)})
+    assert events_of(run) == events_of(whole)
 
 
 def test_rows_that_fit_in_memory_are_shuffled_one_by_one() -> None:
-    plan = surefit.check(model=module(), data=feature_rows(150), **OPTIONS)
+    plan = surefit.check(model=same_pool(0.3), data=feature_rows(150), precision="fp32", **OPTIONS)
+    assert plan.as_dict()["precision"] == "fp32"
+    assert dict(plan_lines(plan))["device"].endswith("precision fp32")
     assert plan.job.batches.block_rows == 1
     assert plan.choices.order_block_rows is None
     assert "estimated_from_rows" not in plan.as_dict()["batches"]
@@ -75,34 +54,15 @@ def test_rows_that_fit_in_memory_are_shuffled_one_by_one() -> None:
 
 
 def test_choices_that_are_not_choices_are_refused(tmp_path: Path) -> None:
-    run = surefit.train(model=module(), data=feature_rows(30), max_steps=1, output=str(tmp_path))
+    run = surefit.train(
+        model=same_pool(0.3), data=feature_rows(30), max_steps=1, output=str(tmp_path)
+    )
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     assert run.choices.as_dict() == plan["choices"]
     plan["choices"]["order_block_rows"] = "8"
     (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     with pytest.raises(UsageError, match="order_block_rows: Input should be a valid integer"):
-        surefit.predict(tmp_path, feature_rows(1), model=module())
-
-
-def test_the_simulation_plans_with_the_real_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-    try:
-        import simulate_scale
-    finally:
-        sys.path.pop(0)
-    monkeypatch.setattr(simulate_scale, "MEMORY_BYTES", 10**6)
-    layouts = [*simulate_scale.LAYOUTS]
-    costs = dict(simulate_scale.simulate([80, 20_000], [2, 8], layouts, tmp_path))
-    assert len(costs) == 8
-    for case, cost in costs.items():
-        assert (cost.block_rows == 1) == (case.rows == 80)
-        assert cost.num_steps > 0
-        assert 0 <= cost.imbalance < 0.9
-        assert cost.plan_bytes > 0
-    assert not [*tmp_path.iterdir()]
-    assert simulate_scale.tables([*costs.items()]).count("| 20,000 |") == 4
+        surefit.predict(tmp_path, feature_rows(1), model=same_pool(0.3))
 
 
 @pytest.mark.parametrize(
@@ -119,22 +79,8 @@ def test_the_planned_device_decides(precision: str, device: str, expected: str) 
     assert planned_precision(precision, find_device(device).memory_gb, device) == expected
     emulated = [found.code for found in check_emulated(precision, device)]
     assert emulated == (["SF410"] if precision == "bf16" else [])
-
-
-def test_bf16_where_it_exists_is_no_warning() -> None:
     assert not [*check_emulated("bf16", "a100-80gb")]
     assert not [*check_emulated("bf16", None)]
-
-
-def test_the_plan_has_and_shows_it(tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "data": write_jsonl(tmp_path / "rows.jsonl", sentiment_rows(40)),
-        "model": "tiny:bert",
-        "precision": "fp32",
-    }
-    plan = surefit.check(**options)
-    assert plan.as_dict()["precision"] == "fp32"
-    assert dict(plan_lines(plan))["device"].endswith("precision fp32")
 
 
 @pytest.mark.parametrize(

@@ -82,27 +82,19 @@ def test_inputs_in_a_tuple_or_dict_of_their_own(named: bool, loads: bool) -> Non
     assert (task, roles["label"]) == ("feature-classification", "label")
 
 
-def test_a_group_and_an_id_are_no_labels() -> None:
-    rows = {"signal": X, "side": SIDES, "patient": PATIENTS, "id": np.arange(60)}
-    task, roles = roles_of(data=rows, model=mlp(), split={"by": "patient"})
-    assert (task, roles) == ("feature-classification", {"features": "signal", "label": "side"})
-
-
-def test_an_argument_of_forward_is_no_label() -> None:
+def test_which_columns_are_no_labels_and_which_the_module_reads() -> None:
+    rows: Any = {"signal": X, "side": SIDES, "patient": PATIENTS, "id": np.arange(60)}
+    found = roles_of(data=rows, model=mlp(), split={"by": "patient"})
+    assert found == ("feature-classification", {"features": "signal", "label": "side"})
     rows = [
         {"photo": RANDOM.integers(0, 255, (8, 8, 3), "uint8"), "age": 3.5, "weight": n, "pet": pet}
         for n, pet in enumerate(KINDS)
     ]
-    task, roles = roles_of(data=rows, model=Photo())
-    assert (task, roles) == ("image-classification", {"image": "photo", "label": "pet"})
-
-
-def test_of_two_columns_of_vectors_the_module_reads_one() -> None:
+    found = roles_of(data=rows, model=Photo())  # arguments of forward
+    assert found == ("image-classification", {"image": "photo", "label": "pet"})
     several = (X[:, :3] > 0).astype("int64")
-    wanted = {"features": "signal", "label": "marks"}
-    assert roles_of(data={"marks": several, "signal": X}, model=mlp(3)) == (
-        *("feature-classification", wanted),
-    )
+    found = roles_of(data={"marks": several, "signal": X}, model=mlp(3))
+    assert found == ("feature-classification", {"features": "signal", "label": "marks"})
     numbers = {"signal": X, "goal": X[:, :3]}
     assert roles_of(data=numbers, model=mlp(3), columns={"label": "goal"})[0] == "regression"
 

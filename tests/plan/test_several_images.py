@@ -50,10 +50,6 @@ class Whatever(Siamese):
         return super().forward(batch["pixel_values"], batch["right"])
 
 
-def checked(data: Any, model: nn.Module, **options: Any) -> Any:
-    return surefit.check(data=data, model=model, **options)
-
-
 def codes(plan: Any) -> list[str]:
     return [found.code for found in plan.findings]
 
@@ -93,7 +89,7 @@ def test_two_images_are_read_alike(kind: str, tmp_path: Path) -> None:
             lines.append(f"left{number}.png,right{number}.png,{'yes' if row['label'] else 'no'}")
         (tmp_path / "pairs.csv").write_text("\n".join(lines))
         data = str(tmp_path / "pairs.csv")
-    plan = checked(data, Siamese())
+    plan = surefit.check(data=data, model=Siamese())
     assert plan.task.name == "image-classification"
     assert_alike(plan, second)
     roles = [role for role in plan.columns.values() if role == "image"]
@@ -130,7 +126,7 @@ def test_columns_of_their_own_size_and_channels() -> None:
         {"rgb": a, "depth": d, "label": n % 2}
         for n, (a, d) in enumerate(zip(LEFT, depth, strict=True))
     ]
-    plan = checked(rows, Depth())
+    plan = surefit.check(data=rows, model=Depth())
     assert stored(plan, "pixel_values").shape[1:] == (3, 8, 8)
     assert stored(plan, "depth").shape[1:] == (1, 6, 5)
     assert abs(stored(plan, "depth").mean()) < 0.05
@@ -151,7 +147,7 @@ def test_masks_stay_masks() -> None:
     rows = [
         {"before": a, "after": b, "mask": m} for a, b, m in zip(LEFT, RIGHT, masks, strict=True)
     ]
-    plan = checked(rows, Change())
+    plan = surefit.check(data=rows, model=Change())
     assert plan.task.name == "image-segmentation"
     assert plan.columns == {"before": "image", "after": "image", "mask": "label"}
     table = open_table(rows)
@@ -161,24 +157,26 @@ def test_masks_stay_masks() -> None:
 
 def test_an_image_is_never_passed_on_raw() -> None:
     named = {"task": "image-classification", "columns": {"image": "left", "label": "label"}}
-    assert "SF127" in codes(checked(ROWS, Whatever(), **named))
-    plan = checked(ROWS, Free(), **named)
+    assert "SF127" in codes(surefit.check(data=ROWS, model=Whatever(), **named))
+    plan = surefit.check(data=ROWS, model=Free(), **named)
     (found,) = (each for each in plan.findings if each.severity == "error")
     assert "left, right" in found.fix
     listed = {"columns": {"image": ["left", "right"]}}
-    assert_alike(checked(ROWS, Whatever(), **listed))
-    assert_alike(checked(ROWS, Free(), **listed))
+    assert_alike(surefit.check(data=ROWS, model=Whatever(), **listed))
+    assert_alike(surefit.check(data=ROWS, model=Free(), **listed))
 
 
 def test_augmentation_changes_both_images_alike() -> None:
     changes = {"flip": 0.5, "crop": 0.5, "brightness": 0.3, "erase": 0.2}
-    plan = checked(ROWS, Siamese(), image={"augment": changes})
+    plan = surefit.check(data=ROWS, model=Siamese(), image={"augment": changes})
     rows = plan.job.augment.in_epoch(0).rows(range(12))
     for place, row in enumerate(rows):
         if SAME[plan.job.train.source_row[place]]:
             assert np.array_equal(row["pixel_values"], row["right"])
             assert not np.array_equal(row["right"], plan.job.train.value("right", place))
-    mixed = checked(ROWS, Siamese(), image={"augment": {"cutmix": 1.0}}).job.augment
+    mixed = surefit.check(
+        data=ROWS, model=Siamese(), image={"augment": {"cutmix": 1.0}}
+    ).job.augment
     partners = [(place, mixed.drawn(place, 0)["partner"]) for place in range(20)]
     same = SAME[plan.job.train.source_row] == 1
     both = next(place for place, partner in partners if same[place] and same[partner])
@@ -207,7 +205,7 @@ def test_two_recordings_are_read_alike() -> None:
         }
         for n in range(24)
     ]
-    plan = checked(rows, Voices())
+    plan = surefit.check(data=rows, model=Voices())
     assert plan.ok
     assert plan.columns == {"first": "audio", "second": "audio", "label": "label"}
     train = plan.job.train

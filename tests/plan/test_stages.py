@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import sentiment_rows, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.pipeline.open_pipeline import Choices
 from surefit.plan.draft import IN_PLAN, Choice, Draft, Stage
@@ -27,28 +28,18 @@ def read_by(stage: Stage) -> set[str]:
 def test_what_a_stage_reads_is_made_by_a_stage_before_it() -> None:
     made: set[str] = set()
     for stage in STAGES:
+        known = Choices.__annotations__ if isinstance(stage, Choice) else Draft.__annotations__
+        extra = set() if isinstance(stage, Choice) else {*IN_PLAN, "pipeline", "given_limit"}
+        assert {*stage.makes.split()} <= {*known} | extra, stage.name
         reads = read_by(stage) & {*Draft.__annotations__, "pipeline"}
         assert reads <= made, (stage.name, reads - made)
         made |= {*stage.makes.split()} | ({"pipeline"} if stage.makes == "built" else set())
     assert {*Draft.__annotations__} <= made  # nothing is declared in vain
 
 
-def test_stages_make_what_a_draft_or_a_plan_has() -> None:
-    for stage in STAGES:
-        known = Choices.__annotations__ if isinstance(stage, Choice) else Draft.__annotations__
-        extra = set() if isinstance(stage, Choice) else {*IN_PLAN, "pipeline", "given_limit"}
-        assert {*stage.makes.split()} <= {*known} | extra, stage.name
-
-
-def rows(path: Path, *more: str) -> str:
-    lines = [json.dumps({"text": f"row {i}", "label": "ab"[i % 2]}) for i in range(12)]
-    path.write_text("\n".join([*lines, *more]))
-    return str(path)
-
-
 def test_timings_name_the_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = rows(tmp_path / "rows.jsonl")
-    command = ["check", "--data", data, "--model", "tiny:bert", "--timings"]
+    data = write_jsonl(tmp_path / "rows.jsonl", sentiment_rows(12))
+    command = ["check", "--data", str(data), "--model", "tiny:bert", "--timings"]
     assert run_cli([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {stage.name for stage in STAGES} > {*found["timings"]}
@@ -56,14 +47,8 @@ def test_timings_name_the_stages(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["not_checked"] == []
     assert run_cli(command) == 0
     assert " s          opening the data" in capsys.readouterr().out
-
-
-def test_stages_that_an_error_keeps_from_running_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = rows(tmp_path / "rows.jsonl", "{broken")
-    command = ["check", "--data", data, "--model", "tiny:bert", "--timings", "--json"]
-    assert run_cli(command) == 1
+    data.write_text(data.read_text() + "{broken")
+    assert run_cli([*command, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [*found["timings"]] == ["machine", "task", "opening the data"]
-    assert "predicting memory" in found["not_checked"]
+    assert "predicting memory" in found["not_checked"]  # an error keeps it from running
