@@ -23,17 +23,9 @@ from surefit.targets.metrics.token_metrics import (
     find_entities,
     match_entities,
 )
-from surefit.tasks import (
-    causal_lm,
-    feature_pretraining,
-    image_segmentation,
-    masked_lm,
-    regression,
-    seq2seq,
-    sft,
-    token_classification,
-)
+from surefit.tasks import feature_pretraining, image_segmentation, regression, token_classification
 from surefit.tasks.classification import CLASSES, IMAGES
+from surefit.tasks.language_models import CAUSAL_LM, MASKED_LM, SEQ2SEQ, SFT
 from surefit.tasks.token_classification import ENTITY_F1
 
 
@@ -215,14 +207,14 @@ def test_token_classification_on_padded_batches(seed: int) -> None:
     }
 
 
-@pytest.mark.parametrize("spec", [sft.SPEC, causal_lm.SPEC, masked_lm.SPEC, seq2seq.SPEC])
+@pytest.mark.parametrize("spec", [SFT, CAUSAL_LM, MASKED_LM, SEQ2SEQ])
 @pytest.mark.parametrize("masked", [0.0, 0.5, 1.0])
 def test_token_metrics(spec: Any, masked: float) -> None:
     generator = torch.manual_seed(3)
     logits = torch.randn(20, 9, 30, generator=generator)
     labels = torch.randint(0, 30, (20, 9), generator=generator)
     labels[torch.rand(20, 9, generator=generator) < masked] = -100
-    shifted = spec in (sft.SPEC, causal_lm.SPEC)
+    shifted = spec in (SFT, CAUSAL_LM)
     true = (labels[:, 1:] if shifted else labels).reshape(-1).numpy()
     scores = (logits[:, :-1] if shifted else logits).reshape(-1, 30)
     kept = true != -100

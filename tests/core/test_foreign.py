@@ -121,7 +121,6 @@ DATA_READERS = {
     "data/stored_messages.py": "messages in rows of the user",
 }
 OWN_TEXTS = {
-    "data/python/streams.py": "the position of a stream as it is saved",
     "cli/selftest.py": "what the command that it started printed",
     "inputs/audio/audio_format.py": "settings as the key of a cache in memory",
     "inputs/text/tokenizer.py": "the state of a tokenizer in memory",
