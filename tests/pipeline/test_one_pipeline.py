@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import surefit
-from builders import MeanPool, echo_rows, feature_rows, write_jsonl
+from builders import MeanPool, echo_rows, feature_rows, same_pool, stop_at, write_jsonl
 from surefit.cli import run as run_cli
 from surefit.data.roles import Role
 from surefit.errors import FindingError, UsageError
@@ -49,10 +49,6 @@ def test_a_column_that_may_be_missing_is_not_asked_for(tmp_path: Path) -> None:
     plan = surefit.check(data=INSTRUCTIONS, eval_data=PLAIN, **TINY)
     assert plan.ok, plan.findings
     assert plan.ledger.eval_rows == len(PLAIN)
-
-
-def test_a_needed_column_that_is_missing_is_named(tmp_path: Path) -> None:
-    run = surefit.train(data=INSTRUCTIONS, output=str(tmp_path / "run"), **TINY)
     without = [{"instruction": "Repeat the word w1."}]
     with pytest.raises(FindingError, match=r"no column 'output' \(answer\)"):
         surefit.evaluate(run, without)
@@ -60,21 +56,22 @@ def test_a_needed_column_that_is_missing_is_named(tmp_path: Path) -> None:
     assert [found.code for found in plan.findings if found.severity == "error"] == ["SF202"]
 
 
-UNKNOWN: dict[str, tuple[str | None, str, str]] = {
-    "a role of another task": ("regression", "target", "regression has no role 'target'"),
-    "a column name for its role": ("regression", "rating", "Did you mean columns.label?"),
-    "a slip of the pen": ("sft", "promt", "Did you mean columns.prompt?"),
-    "a role that no task has": (None, "wieght", "no task has a role 'wieght'"),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_a_role_that_the_task_does_not_have_is_refused(name: str) -> None:
-    task, role, message = UNKNOWN[name]
+@pytest.mark.parametrize(
+    ("task", "role", "said"),
+    [
+        ("regression", "target", "regression has no role 'target'"),
+        ("regression", "rating", "Did you mean columns.label?"),  # the name of a column
+        ("sft", "promt", "Did you mean columns.prompt?"),
+        (None, "wieght", "no task has a role 'wieght'"),
+    ],
+)
+def test_a_role_that_the_task_does_not_have_is_refused(
+    task: str | None, role: str, said: str
+) -> None:
     rows = [{"cnt": float(n), "hour": n % 24} for n in range(30)]
     with pytest.raises(UsageError) as caught:
         surefit.check(data=rows, task=task, columns={role: "cnt"}, model="tiny:mlp")
-    assert message in caught.value.message
+    assert said in caught.value.message
     assert "label" in caught.value.fix or "prompt" in caught.value.fix
 
 
@@ -128,14 +125,8 @@ MOLECULES = [
 
 
 def test_a_task_may_bring_a_role_of_its_own(tmp_path: Path) -> None:
-    run = surefit.train(
-        data=MOLECULES,
-        model=Sum(),
-        task=_own_task(),
-        epochs=20,
-        lr=0.1,
-        output=str(tmp_path / "run"),
-    )
+    options = {"data": MOLECULES, "task": _own_task(), "epochs": 20, "lr": 0.1}
+    run = surefit.train(model=Sum(), output=str(tmp_path / "run"), **options)
     assert run.metrics["squares"] < 0.05
     answers = surefit.predict(run, [{"smiles": "CCCO"}, {"smiles": "O"}])
     assert [round(answer["prediction"]) for answer in answers] == [3, 0]
@@ -176,19 +167,13 @@ def test_a_run_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_python_objects_must_be_passed_again_to_resume(tmp_path: Path) -> None:
-    def stop(event: Any) -> None:
-        raise KeyboardInterrupt
-
-    path = tmp_path / "run"
-    options: dict[str, Any] = {"max_steps": 3, "save_every": 1}
+    path, data = tmp_path / "run", feature_rows(40)
+    options: dict[str, Any] = {"max_steps": 3, "save_every": 1, "callbacks": stop_at(1)}
     with pytest.raises(KeyboardInterrupt):
-        surefit.train(
-            data=feature_rows(40), model=MeanPool(), callbacks=stop, output=str(path), **options
-        )
+        surefit.train(data=data, model=MeanPool(), output=str(path), **options)
     with pytest.raises(UsageError, match=r"data \(list\), model \(MeanPool\)"):
         surefit.train(resume=path)
-    run = surefit.train(resume=path, data=feature_rows(40), model=MeanPool())
-    assert run.finished
+    assert surefit.train(resume=path, data=data, model=MeanPool()).finished
 
 
 def test_a_row_that_the_users_own_encode_fails_on_is_named() -> None:
@@ -201,15 +186,10 @@ def test_a_row_that_the_users_own_encode_fails_on_is_named() -> None:
     assert "SkipRowError" in found.fix
 
 
-NAMED = {
-    "columns.answer": {"columns": {"answer": "ouptut"}},
-    "split.by": {"split": {"by": "ouptut"}},
-}
-
-
-@pytest.mark.parametrize("setting", NAMED)
+@pytest.mark.parametrize("setting", ["columns.answer", "split.by"])
 def test_a_setting_that_names_a_missing_column_gets_the_nearest_name(setting: str) -> None:
-    plan = surefit.check(data=INSTRUCTIONS, **TINY, **NAMED[setting])
+    section, key = setting.split(".")
+    plan = surefit.check(data=INSTRUCTIONS, **TINY, **{section: {key: "ouptut"}})
     assert [found.code for found in plan.findings] == ["SF202"]
     assert plan.findings[0].message.endswith("Did you mean 'output'?")
     assert plan.findings[0].fix == f"Name a column of the data: --set {setting}=output."
@@ -235,19 +215,15 @@ def test_padded_rows_without_labels_are_healthy(task: str) -> None:
     assert plan.ledger.dropped_rows == {"mask_all_zero": 1}
 
 
-def rows_of(folder: Path, arrays: list[Any]) -> str:
-    """A CSV file beside arrays of one row each."""
+def train(folder: Path, arrays: list[Any], model: nn.Module) -> Any:
+    """Train on a CSV file beside arrays of one row each."""
     lines = ["file,label"]
     for number, array in enumerate(arrays):
         np.save(folder / f"{number}.npy", array)
         lines.append(f"{number}.npy,{number % 2}")
-    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
-    return str(folder / "rows.csv")
-
-
-def train(folder: Path, arrays: list[Any], model: nn.Module) -> Any:
-    data, output = rows_of(folder, arrays), str(folder / "run")
-    return surefit.train(data=data, model=model, max_steps=1, output=output)
+    data, output = folder / "rows.csv", str(folder / "run")
+    data.write_text("\n".join(lines) + "\n")
+    return surefit.train(data=str(data), model=model, max_steps=1, output=output)
 
 
 def predicted(run: Any, data: Any) -> list[Any]:
@@ -266,8 +242,7 @@ def test_one_vector_is_one_row(tmp_path: Path) -> None:
 def test_one_sequence_is_one_row_and_many_are_many(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     arrays = [random.normal(size=(5 + n % 3, 4)).astype("float32") for n in range(30)]
-    torch.manual_seed(0)
-    run = train(tmp_path, arrays, MeanPool())
+    run = train(tmp_path, arrays, same_pool())
     every = predicted(run, str(tmp_path / "rows.csv"))
     assert np.allclose(predicted(run, str(tmp_path / "7.npy")), [every[7]])
     np.save(tmp_path / "many.npy", random.normal(size=(3, 5, 4)).astype("float32"))

@@ -68,11 +68,6 @@ def test_a_line_that_is_too_long_is_refused_with_its_place(
         assert "starts at byte 18" in found.message
 
 
-def test_a_line_of_a_megabyte_is_read(tmp_path: Path) -> None:
-    path = write_jsonl(tmp_path / "x.jsonl", [{"text": "x" * (1 << 20)}] * 3)
-    assert codes(path) == []
-
-
 def test_a_cell_that_no_quote_closes_names_the_line_it_opens_in(tmp_path: Path) -> None:
     rows = [f'{n},"text {n}"' for n in range(40)]
     rows[7] = '7,"never closed'
@@ -179,19 +174,13 @@ def test_a_pipe_is_never_opened(name: str, tmp_path: Path) -> None:
     for folder in ("cat", "dog"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "0.png").touch()
+    (tmp_path / "cat" / "loop.png").symlink_to("loop.png")  # a file that cannot be read
+    names = [Path(str(row["image"])).name for row in open_table(str(tmp_path)).rows()]
+    assert sorted(names) == ["0.png", "0.png", "loop.png"]
     os.mkfifo(tmp_path / name)
     place = tmp_path if "/" in name else tmp_path / name
     with pytest.raises(surefit.UsageError, match="is a named pipe"):
         open_table(str(place))
-
-
-def test_a_loop_of_links_among_images_is_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    for folder in ("cat", "dog"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "0.png").touch()
-    (tmp_path / "cat" / "bad.png").symlink_to("bad.png")
-    names = [Path(str(row["image"])).name for row in open_table(str(tmp_path)).rows()]
-    assert sorted(names) == ["0.png", "0.png", "bad.png"]
 
 
 def test_pipes_in_configs_images_models_and_runs_are_never_opened(
@@ -286,3 +275,8 @@ def test_a_plan_of_odd_values_is_named(change: dict[str, Any], tmp_path: Path) -
     run = open_run(tmp_path)
     with pytest.raises(surefit.UsageError, match=r"plan\.json"):
         run.spans(run.plan["steps"])
+
+
+def test_a_line_of_a_megabyte_is_read(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"text": "x" * (1 << 20)}] * 3)
+    assert codes(path) == []

@@ -31,13 +31,14 @@ from safetensors.numpy import save
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.config import config_yaml, make_config, parse_setting, read_yaml
+from surefit.core.foreign import content_of
 from surefit.data.cache import release_entries
 from surefit.data.open_data import open_table
 from surefit.errors import SurefitError
 from surefit.inputs.encoder import load_encoder
 from surefit.report.page import render
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_state
-from surefit.run.run_folder import check_plan, open_run
+from surefit.run.run_folder import open_run
 from surefit.run.verify_run import verify_files
 
 ROWS = [{"text": f"row {n}", "label": n % 3, "x": [n, 2.5], "m": {"k": None}} for n in range(8)]
@@ -193,32 +194,16 @@ def test_what_fuzzing_found(name: str, content: bytes, said: str, tmp_path: Path
         open_table(str(tmp_path / name))
 
 
-def test_a_plan_without_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SurefitError, match="is not the plan of a run"):
-        check_plan({"model": {}}, tmp_path / "plan.json")
-
-
 def test_a_damaged_config_is_read_or_refused(tmp_path: Path) -> None:
-    good = config_yaml(make_config({"data": "x.jsonl", "model": "tiny:llama"}))
+    good = make_config({"data": "x.jsonl", "model": "tiny:llama"})
+    odd = altered(good.model_dump(mode="json")).map(lambda value: yaml.safe_dump(value).encode())
 
     def target(data: bytes) -> None:
         (tmp_path / "run.yaml").write_bytes(data)
         make_config(read_yaml(tmp_path / "run.yaml"))
 
-    fuzz(damaged(good.encode()), target)
-
-
-def test_a_config_of_odd_values_is_read_or_refused(tmp_path: Path) -> None:
-    good = make_config({"data": "x.jsonl", "model": "tiny:llama"}).model_dump(mode="json")
-
-    def target(value: Any) -> None:
-        (tmp_path / "run.yaml").write_text(yaml.safe_dump(value), encoding="utf-8")
-        make_config(read_yaml(tmp_path / "run.yaml"))
-
-    fuzz(altered(good), target)
-
-
-def test_any_setting_is_read_or_refused() -> None:
+    fuzz(damaged(config_yaml(good).encode()), target)
+    fuzz(odd, target)
     fuzz(
         st.tuples(st.sampled_from(("lr", "lora", "columns", "a.b", "")), st.text(max_size=60)),
         lambda pair: make_config(dict([parse_setting("=".join(pair))])),  # type: ignore[arg-type]
@@ -250,12 +235,6 @@ def read_run(folder: Path) -> None:
     latest_state(run.checkpoints)
     choose_checkpoint(run.checkpoints)
     verify_files(run)
-    render_page(run)
-
-
-def render_page(run: Any) -> None:
-    from surefit.core.foreign import content_of
-
     with content_of(run.path):
         assert render(run)
 
@@ -269,9 +248,7 @@ def files_of(run: Path) -> list[str]:
 def test_a_run_with_a_damaged_file_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     good = {name: (run / name).read_bytes() for name in files_of(run)}
-    strategy = st.sampled_from(sorted(good)).flatmap(
-        lambda name: st.tuples(st.just(name), damaged(good[name]))
-    )
+    values = {name: json.loads(raw) for name, raw in good.items() if name.endswith(".json")}
 
     def target(change: tuple[str, bytes]) -> None:
         name, data = change
@@ -281,33 +258,17 @@ def test_a_run_with_a_damaged_file_is_read_or_refused(trained: Path, tmp_path: P
         finally:
             (run / name).write_bytes(good[name])
 
-    fuzz(strategy, target)
+    def of_file(make: Callable[[str], st.SearchStrategy[bytes]]) -> Any:
+        return lambda name: st.tuples(st.just(name), make(name))
 
+    broken = of_file(lambda name: damaged(good[name]))
+    fuzz(st.sampled_from(sorted(good)).flatmap(broken), target)
+    odd = of_file(lambda name: altered(values[name]).map(lambda value: json.dumps(value).encode()))
+    fuzz(st.sampled_from(sorted(values)).flatmap(odd), target)
+    encoder = json.loads((trained / "model" / "encoder.json").read_text())
 
-def test_a_run_of_odd_values_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    names = [name for name in files_of(run) if name.endswith(".json")]
-    good = {name: json.loads((run / name).read_text()) for name in names}
-    strategy = st.sampled_from(names).flatmap(
-        lambda name: st.tuples(st.just(name), altered(good[name]))
-    )
-
-    def target(change: tuple[str, Any]) -> None:
-        name, value = change
-        (run / name).write_text(json.dumps(value))
-        try:
-            read_run(run)
-        finally:
-            (run / name).write_text(json.dumps(good[name]))
-
-    fuzz(strategy, target)
-
-
-def test_an_encoder_of_odd_values_is_read_or_refused(trained: Path, tmp_path: Path) -> None:
-    good = json.loads((trained / "model" / "encoder.json").read_text())
-
-    def target(value: Any) -> None:
+    def load(value: Any) -> None:
         (tmp_path / "encoder.json").write_text(json.dumps(value))
         load_encoder(tmp_path)
 
-    fuzz(altered(good), target)
+    fuzz(altered(encoder), load)

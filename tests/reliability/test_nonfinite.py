@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import surefit
 from builders import MeanPool, feature_rows
@@ -79,8 +81,6 @@ def train(folder: Path, said: list[str], **more: Any) -> Any:
 
 
 def finite(folder: Path) -> bool:
-    from safetensors.torch import load_file
-
     files = [path for path in folder.rglob("*.safetensors") if "failures" not in path.parts]
     return all(t.isfinite().all() for f in files for t in load_file(f).values())
 
@@ -97,7 +97,6 @@ def test_a_gradient_that_is_not_finite_stops_the_run_and_its_row_is_found(tmp_pa
     assert run.saved_step == about["step"] - 1
     LATE["armed"] = True
     objects = PythonObjects(data=rows(), model=Late())
-    LATE["armed"] = True
     found = find_bad_rows(run, about["step"], objects)
     assert found.rows == [BAD]
     assert f"row {BAD} of the training data" in str(found)
@@ -182,8 +181,6 @@ def test_a_whole_run_is_verified_and_a_step_computed_again(whole: Path, capsys: 
     ],
 )
 def test_damage_is_named(tmp_path: Path, whole: Path, name: str, code: str) -> None:
-    import shutil
-
     shutil.copytree(whole, tmp_path / "run")
     path = sorted((tmp_path / "run").glob(name))[-1]
     if name == "digests.json":

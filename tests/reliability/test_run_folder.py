@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,35 +13,29 @@ import pytest
 import torch
 
 import surefit
-from builders import MeanPool, feature_rows
+from builders import events_of, feature_rows, same_pool, stop_at
 from surefit.core import files
 from surefit.core.digests import find_damage
 from surefit.core.locks import lock_run
 from surefit.request import make_request
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
-from surefit.run.events import cut_events, read_events
+from surefit.run.events import cut_events, event_writer, read_events
 from surefit.training.resume import resume_run
 from surefit.training.run import Listeners
+from surefit.training.schedule import lr_factor
 
 ROWS = feature_rows(40)
-STATE = MeanPool().state_dict()
 OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 2, "lr": 0.01, "save_every": 3}
 
 
-def module() -> MeanPool:
-    fresh = MeanPool(dropout=0.1)
-    fresh.load_state_dict(STATE)
-    return fresh
-
-
 def train(folder: Path, **more: Any) -> surefit.api.Run:
-    return surefit.train(model=module(), output=str(folder), **{**OPTIONS, **more})
+    return surefit.train(model=same_pool(0.1), output=str(folder), **{**OPTIONS, **more})
 
 
 def resume(folder: Path, **options: Any) -> list[str]:
     """Resume a run; what it reported."""
     said: list[str] = []
-    request = make_request({"data": ROWS, "model": module(), **options})
+    request = make_request({"data": ROWS, "model": same_pool(0.1), **options})
     listeners = Listeners(notice=said.append, on_plan=lambda plan, _: said.extend(changes(plan)))
     resume_run(folder, request, {"data", "model", *options}, listeners)
     return said
@@ -50,22 +45,10 @@ def changes(plan: Any) -> list[str]:
     return [note for note in plan.notes if " → " in note or note.startswith("The run has")]
 
 
-def stop_at(step: int) -> Callable[[Any], None]:
-    def fail(event: Any) -> None:
-        if event["event"] == "step" and event["step"] == step:
-            raise LookupError("cut")
-
-    return fail
-
-
 def cut(folder: Path, step: int, **more: Any) -> Path:
-    with pytest.raises(LookupError):
+    with pytest.raises(KeyboardInterrupt):
         train(folder, callbacks=[stop_at(step)], **more)
     return folder
-
-
-def events(folder: Path) -> list[dict[str, Any]]:
-    return [{**event, "seconds": 0} for event in read_events(folder / "events.jsonl")]
 
 
 def flip_bit(path: Path) -> None:
@@ -88,8 +71,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_damaged_checkpoint_is_seen(
     tmp_path: Path, whole: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
-    import shutil
-
     shutil.copytree(whole / "checkpoints", tmp_path / "checkpoints")
     newest, before = list_checkpoints(tmp_path / "checkpoints")[::-1][:2]
     damage(newest / name)
@@ -110,7 +91,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_is_the_same(
         (run / "checkpoints" / stray).mkdir()
     said = resume(run)
     assert f"{latest.name} is damaged" in said[0]
-    assert events(run) == events(whole)
+    assert events_of(run) == events_of(whole)
     assert not find_damage(run / "model")
     names = {path.name for path in (run / "checkpoints").iterdir()}
     assert {f"{latest.name}.damaged", "step-latest", "notes.txt"} < names
@@ -129,15 +110,18 @@ def test_resuming_leaves_the_checkpoint_it_resumes_from_as_it_was(
 def test_old_checkpoints_that_a_killed_run_did_not_delete_are_deleted(
     tmp_path: Path, whole: Path
 ) -> None:
-    import shutil
-
     run = tmp_path / "run"
     shutil.copytree(whole, run, ignore=shutil.ignore_patterns("model", "report.html"))
     shutil.copytree(run / "checkpoints/step-00000015", run / "checkpoints/step-00000003")
     resume(run)
+    assert (run / "report.html").is_file()
     kept = {path.name for path in list_checkpoints(run / "checkpoints")}
     assert kept == {path.name for path in list_checkpoints(whole / "checkpoints")}
     assert (run / "model").is_dir()
+    modes = {path.stat().st_mode & 0o777 for path in run.rglob("*") if path.is_file()}
+    before = os.umask(0)
+    os.umask(before)
+    assert modes == {0o666 & ~before}
 
 
 def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: Path) -> None:
@@ -145,7 +129,7 @@ def test_without_any_whole_checkpoint_a_run_begins_again(tmp_path: Path, whole: 
     for path in list_checkpoints(run / "checkpoints"):
         truncate(path / "optimizer-00001-of-00001.safetensors")
     assert "Resuming from step 0." in resume(run)
-    assert events(run) == events(whole)
+    assert events_of(run) == events_of(whole)
 
 
 def test_what_killed_writes_left_is_swept(tmp_path: Path) -> None:
@@ -174,14 +158,7 @@ def test_a_start_that_was_killed_can_be_repeated(
     with pytest.raises(surefit.UsageError, match="before training began") as caught:
         surefit.train(resume=run)
     assert "--output" in caught.value.fix
-    assert events(train(run).path) == events(whole)
-
-
-def test_a_report_that_is_missing_is_written_on_resume(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", epochs=1).path
-    (run / "report.html").unlink()
-    resume(run)
-    assert (run / "report.html").is_file()
+    assert events_of(train(run).path) == events_of(whole)
 
 
 def test_any_unicode_line_break_is_text(tmp_path: Path) -> None:
@@ -191,8 +168,6 @@ def test_any_unicode_line_break_is_text(tmp_path: Path) -> None:
         {"event": "eval", "step": step, "epoch": 1, "samples": [{"prompt": breaks}]}
         for step in (1, 2, 3)
     ]
-    from surefit.run.events import event_writer
-
     with event_writer(path) as write:
         for event in written:
             write(event)
@@ -217,16 +192,7 @@ def test_a_run_that_is_trained_is_not_resumed_twice(tmp_path: Path) -> None:
     resume(run)
 
 
-def test_files_follow_the_umask(whole: Path) -> None:
-    modes = {path.stat().st_mode & 0o777 for path in whole.rglob("*") if path.is_file()}
-    before = os.umask(0)
-    os.umask(before)
-    assert modes == {0o666 & ~before}
-
-
 def test_a_folder_that_is_deleted_is_noticed_at_the_next_step(tmp_path: Path) -> None:
-    import shutil
-
     run, steps = tmp_path / "run", []
 
     def delete(event: Any) -> None:
@@ -242,9 +208,9 @@ def test_a_folder_that_is_deleted_is_noticed_at_the_next_step(tmp_path: Path) ->
 
 def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
     run = train(tmp_path / "run").path
-    before = events(run)
+    before = events_of(run)
     assert resume(run, epochs=2) == [f"{run} is already finished."]
-    assert events(run) == before
+    assert events_of(run) == before
     said = resume(run, epochs=4)
     assert said[0] == "epochs: 2 → 4."
     assert said[1].startswith("The run has 36 steps instead of 18. Learning rate (cosine)")
@@ -252,11 +218,9 @@ def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
     plan = json.loads((run / "plan.json").read_text())
     assert plan["steps"] == 36
     assert plan["spans"] == [[0, 18], [18, 36]]
-    after = events(run)
+    after = events_of(run)
     assert after[: len(before)] == before
     rates = {event["step"]: event["lr"] for event in after if event["event"] == "step"}
-    from surefit.training.schedule import lr_factor
-
     assert rates[18] == pytest.approx(0.01 * lr_factor(18, 18, 0.03, "cosine"))
     assert rates[19] == pytest.approx(0.01 * lr_factor(19, 36, 0.03, "cosine"))
     assert len(rates) == 36

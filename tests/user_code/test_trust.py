@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from surefit.cli import run as command
 from surefit.user_code import RunCode
 from surefit.user_code.code_records import files_of, records_folder
 from surefit.user_code.named_code import NamedCode
+from surefit.user_code.run_code import import_recorded
 
 CANARY = "from pathlib import Path\nPath({path!r}).touch()\n"
 
@@ -44,10 +47,8 @@ def modules(tmp_path: Path) -> Iterator[None]:
 def train_here(home: Path, module: str) -> Path:
     run = home / f"run-{module}"
     name = write_module(home, module)
-    code = command(
-        ["train", "--data", "data.npz", "--model", name, "--max-steps", "2", "--output", str(run)]
-    )
-    assert code == 0
+    options = ["--data", "data.npz", "--model", name, "--max-steps", "2", "--output", str(run)]
+    assert command(["train", *options]) == 0
     return run
 
 
@@ -118,13 +119,8 @@ def test_stale_bytecode_is_not_run(home: Path) -> None:
     evil.write_text("def make(): return 2\n")
     stat = os.stat(home / "cached.py")
     os.utime(evil, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    import importlib.util
-    import py_compile
-
     target = importlib.util.cache_from_source(str(home / "cached.py"))
     py_compile.compile(str(evil), target)
-    from surefit.user_code.run_code import import_recorded
-
     assert import_recorded("cached:make", files)() == 1
 
 
