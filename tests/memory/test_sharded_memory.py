@@ -62,28 +62,19 @@ def test_shards_of_weights_and_optimizer_state(count: int) -> None:
     assert traced.optimizer == 2 * rows * 8 * 4
 
 
-def test_units_that_are_gathered() -> None:
-    # the head and the largest block, each in the buffer that it came in and in full
-    assert trace(TWO).gathers == 2 * (HEAD + BLOCK)
-    assert trace(replace(TWO, gathers_whole=True)).gathers == 2 * FULL
-
-
-def test_of_earlier_micro_batches_a_shard_of_the_gradients_is_held() -> None:
+def test_what_processes_hold_of_a_model_that_is_divided_or_copied() -> None:
     once, accumulating = trace(TWO), trace(TWO, accumulates=True)
-    assert accumulating.gradients == FULL // 2
+    # the head and the largest block, each in the buffer that it came in and in full
+    assert once.gathers == 2 * (HEAD + BLOCK)
+    assert trace(replace(TWO, gathers_whole=True)).gathers == 2 * FULL
+    assert accumulating.gradients == FULL // 2  # of earlier micro-batches
     assert once.peak < accumulating.peak <= once.peak + FULL // 2
-
-
-def test_data_parallel_holds_buckets_beside_gradients() -> None:
     alone, ddp = trace(Sharing()), trace(Sharing(2, "ddp"))
     assert (ddp.weights, ddp.optimizer) == (alone.weights, alone.optimizer) == (FULL, 2 * FULL)
     assert (ddp.gradients, ddp.gathers) == (FULL, 0)
     # those of earlier micro-batches, and the buckets
     assert trace(Sharing(2, "ddp"), accumulates=True).gradients == 2 * FULL
-
-
-def test_a_trace_leaves_the_module_as_it_was() -> None:
-    module = Blocks()
+    module = Blocks()  # which stays as it was
     before = [(weight.dtype, weight.grad) for weight in module.parameters()]
     assert trace(TWO, module, dtype=torch.bfloat16) == trace(TWO, module, dtype=torch.bfloat16)
     assert [(weight.dtype, weight.grad) for weight in module.parameters()] == before

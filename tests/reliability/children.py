@@ -17,9 +17,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,14 +69,15 @@ def enter() -> None:
 
 
 @contextmanager
-def scratch_folder(name: str) -> Iterator[Path]:
+def scratch_folder(name: str, in_memory: bool = True) -> Iterator[Path]:
     """A temporary folder; forked children that end do not remove it, as TemporaryDirectory would.
 
     It lies in memory where it can: a run waits for the disk a hundred times, and a kill of a
     process does not lose what the system was given to write.
     """
     memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) and "TMPDIR" not in os.environ else None
+    in_memory &= os.access(memory, os.W_OK) and "TMPDIR" not in os.environ
+    place = memory if in_memory else None
     owner, folder = os.getpid(), Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
     try:
         yield folder
@@ -190,7 +192,13 @@ def start(
             environment |= {"ACCELERATE_USE_CPU": "true"}
         pid = os.fork()
         if pid == 0:
-            _become(folder, arguments, fault if rank == 0 else None, environment)
+            own = {
+                "SUREFIT_CACHE": str(folder / "cache"),
+                "XDG_STATE_HOME": str(folder / "state"),
+                "TMPDIR": str(folder / "tmp"),
+            }
+            prepare = partial(_prepare, folder, fault if rank == 0 else None)
+            become(folder, arguments, own | environment, printed_by(folder), prepare)
         pids.append(pid)
     return Child(pids, folder)
 
@@ -222,42 +230,42 @@ def _free_port() -> int:
         return int(place.getsockname()[1])
 
 
-def _become(
+def become(
     folder: Path,
     arguments: Sequence[str],
-    fault: Fault | None,
     environment: dict[str, str],
+    printed: Path,
+    prepare: Callable[[], None],
 ) -> NoReturn:
-    """Be the command: in the forked process, and never back."""
+    """Be a command in a folder, prepared by a function: in the forked process, and never back."""
     try:
         os.setsid()
         os.chdir(folder)
-        os.environ |= {
-            "SUREFIT_CACHE": str(folder / "cache"),
-            "XDG_STATE_HOME": str(folder / "state"),
-            "TMPDIR": str(folder / "tmp"),
-            **environment,
-        }
+        os.environ |= environment
         tempfile.tempdir = None
-        sys.path.insert(0, "")
-        importlib.invalidate_caches()
-        printed = os.open(printed_by(folder), os.O_WRONLY | os.O_APPEND)
+        said = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
-            os.dup2(printed, stream)
+            os.dup2(said, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        if fault is not None:
-            _arm(folder, fault)
-            _stop_after(folder, fault)
+        prepare()
         from surefit.cli import main
 
         main(list(arguments))
     except SystemExit as ended:
-        _leave(int(ended.code or 0))
+        _leave(ended.code if isinstance(ended.code, int) else 0)
     except BaseException:
         import traceback
 
         traceback.print_exc()
     _leave(99)
+
+
+def _prepare(folder: Path, fault: Fault | None) -> None:
+    sys.path.insert(0, "")
+    importlib.invalidate_caches()
+    if fault is not None:
+        _arm(folder, fault)
+        _stop_after(folder, fault)
 
 
 def _leave(code: int) -> NoReturn:

@@ -21,7 +21,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from reliability.children import become, scratch_folder
 from reliability.hostile_case import Case, Scene
 from reliability.hostile_data import data_cases
 from reliability.hostile_runs import make_run, run_cases
@@ -142,7 +142,8 @@ def _execute(case: Case, scene: Scene) -> tuple[int, int]:
         return _execute_anew(case, scene), 0
     child = os.fork()
     if child == 0:
-        _become(case, scene)
+        environment = {**scene.environment, **case.environment}
+        become(scene.work, case.command, environment, scene.root / "said", _bound)
     deadline = time.monotonic() + WALL_SECONDS
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
@@ -174,36 +175,13 @@ def _execute_anew(case: Case, scene: Scene) -> int:
             return -signal.SIGKILL
 
 
-def _become(case: Case, scene: Scene) -> None:
-    """In the fork: take on limits, folders and streams, and run the command."""
-    try:
-        os.setsid()
-        os.chdir(scene.work)
-        os.environ.update({**scene.environment, **case.environment})
-        tempfile.tempdir = None
-        said = os.open(scene.root / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for stream in (1, 2):
-            os.dup2(said, stream)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
-        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES,) * 2)
-        from surefit.cli import main
-
-        try:
-            main(list(case.command))
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 0
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        import traceback
-
-        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
-        code = 99
-    os._exit(code)
+def _bound() -> None:
+    """In the fork: take on limits; what is printed is written at once."""
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 5))
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES,) * 2)
 
 
 def main() -> int:
@@ -218,8 +196,8 @@ def main() -> int:
         cases = random.Random(options.seed).sample(cases, min(options.count, len(cases)))
     failed = 0
     slowest = largest = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        for outcome in run_all(cases, Path(folder)):
+    with scratch_folder("hostile", in_memory=False) as folder:
+        for outcome in run_all(cases, folder):
             failed += bool(outcome.faults)
             slowest, largest = max(slowest, outcome.seconds), max(largest, outcome.peak_bytes)
             word = "FAILED" if outcome.faults else "ok"

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import surefit
+from builders import events_of
 from surefit.models.auxiliary_loss import find_auxiliary_loss
 from surefit.models.call import match_arguments
 from surefit.models.tiny import TinySizes, tiny_config
@@ -63,9 +64,8 @@ def sgd(parameters: Any) -> Any:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def events(folder: Path, kind: str = "step") -> list[dict[str, Any]]:
-    lines = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
-    return [{k: v for k, v in e.items() if k != "seconds"} for e in lines if e["event"] == kind]
+def steps(folder: Path) -> list[dict[str, Any]]:
+    return [event for event in events_of(folder) if event["event"] == "step"]
 
 
 def model_losses(module: Any, rows: list[Any]) -> tuple[Any, Any]:
@@ -91,7 +91,7 @@ def test_a_step_reports_token_loss_and_auxiliary_loss_of_the_model(
         token, added = model_losses(module.eval(), [row["input_ids"] for row in token_rows()])
     assert float(added) > 0.1
     train(module, tmp_path / "run")
-    (step,) = events(tmp_path / "run")
+    (step,) = steps(tmp_path / "run")
     assert step["loss"] == pytest.approx(float(token), rel=1e-4)
     assert step["aux_loss"] == pytest.approx(float(added), rel=1e-3)
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
@@ -131,7 +131,7 @@ def test_weights_move_by_both_losses_over_micro_batches(
     moved = {n: -0.1 * p.grad for n, p in trained.items() if p.grad is not None}
     before = {n: p.detach().clone() for n, p in trained.items()}
     run = train(experts(), tmp_path / "run", **options)
-    (step,) = events(tmp_path / "run")
+    (step,) = steps(tmp_path / "run")
     assert step["aux_loss"] == pytest.approx(expected, rel=1e-4)
     after = dict(run.model.named_parameters())
     largest = max(float(change.norm()) for change in moved.values())

@@ -66,25 +66,23 @@ def test_what_the_user_has_set_is_put_back() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_workers_leave_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_leave_no_temporary_folder_and_their_errors_are_raised_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_at_five(number: int) -> dict[str, torch.Tensor]:
+        if number == 5:
+            raise ValueError("row 5 is bad")
+        return {"n": torch.tensor(number)}
+
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     monkeypatch.delitem(settings, "tempdir", raising=False)
-    list(from_workers(range(4), lambda n: {"n": torch.tensor(n)}, 2))
-    assert [str(path) for path in tmp_path.iterdir()] == [
-        settings["tempdir"]
-    ]  # its own, till it ends
+    list(from_workers(range(4), fail_at_five, 2))
+    left = [str(path) for path in tmp_path.iterdir()]
+    assert left == [settings["tempdir"]]  # its own, till it ends
+    with pytest.raises(ValueError, match="row 5 is bad"):
+        list(from_workers(range(8), fail_at_five, 2))
     monkeypatch.delitem(settings, "tempdir")
-
-
-def test_an_error_in_a_worker_is_raised_here() -> None:
-    def fail_at_three(number: int) -> dict[str, torch.Tensor]:
-        if number == 3:
-            raise ValueError("row 3 is bad")
-        return {"n": torch.tensor(number)}
-
-    with pytest.raises(ValueError, match="row 3 is bad"):
-        list(from_workers(range(6), fail_at_three, 2))
 
 
 def test_a_run_with_workers_equals_one_without(tmp_path: Path) -> None:
