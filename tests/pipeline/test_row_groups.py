@@ -108,11 +108,18 @@ def test_a_run_keeps_the_choice_and_its_evaluation_generates_by_it(tmp_path: Pat
     assert open_run(tmp_path / "run").open_pipeline().row_groups.generation == "equal_length"
 
 
-def test_a_model_that_cannot_generate_is_found_before_training(
+def test_a_model_that_cannot_generate_is_found_and_one_without_padding_gets_single_prompts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    generate = GenerationMixin.generate
+
     def fail(self: Any, **inputs: Any) -> Any:
         raise ValueError("the cache has the wrong shape")
+
+    def unpadded(self: Any, **inputs: Any) -> Any:
+        if not bool(inputs["attention_mask"].all()):
+            raise ValueError("padding is not supported")
+        return generate(self, **inputs)
 
     monkeypatch.setattr(GenerationMixin, "generate", fail)
     plan = surefit.check(data=echo_rows(20), model="tiny:llama")
@@ -121,18 +128,6 @@ def test_a_model_that_cannot_generate_is_found_before_training(
     assert "ValueError: the cache has the wrong shape" in found.message
     plan = surefit.check(data=echo_rows(20), model="tiny:llama", generate={"rows": 0})
     assert plan.ok, plan.findings
-
-
-def test_a_model_that_fails_on_padding_generates_for_one_prompt_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generate = GenerationMixin.generate
-
-    def unpadded(self: Any, **inputs: Any) -> Any:
-        if not bool(inputs["attention_mask"].all()):
-            raise ValueError("padding is not supported")
-        return generate(self, **inputs)
-
     monkeypatch.setattr(GenerationMixin, "generate", unpadded)
     plan, pipeline = planned("tiny:llama", "sft")
     assert plan.ok, plan.findings
