@@ -35,7 +35,7 @@ from surefit.inputs.chat import bounded_rendering
 from surefit.inputs.chat.template_rendering import Template
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.image.image_files import decode
-from surefit.run.run_folder import open_run
+from surefit.run.run_folder import check_plan, open_run
 
 DIALOGUE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
@@ -271,3 +271,5 @@ def test_a_plan_of_odd_values_is_named(change: dict[str, Any], tmp_path: Path) -
     run = open_run(tmp_path)
     with pytest.raises(surefit.UsageError, match=r"plan\.json"):
         run.spans(run.plan["steps"])
+    with pytest.raises(surefit.SurefitError, match="is not the plan of a run"):
+        check_plan({"model": {}}, tmp_path / "plan.json")
