@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from glob import has_magic
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
+from surefit.core import files
 from surefit.data.remote_url import is_url
 from surefit.data.several_columns import list_columns
 from surefit.findings import rule
@@ -97,7 +97,7 @@ def remember_code(plan: Plan, run_id: str, run: Path, model: Path | None = None)
     named = [*code_names(plan.config).values()]
     if plan.model is not None and "function" in plan.model.source.recipe:
         named.append(plan.model.source.recipe["function"])  # of a trained module's folder
-    code = {name: files for name in named if (files := files_of(name))}
+    code = {name: found for name in named if (found := files_of(name))}
     remote = _remote_code(plan, model)
     if not code and not remote:
         return
@@ -137,10 +137,10 @@ def check_common_folder(folder: Path) -> None:
     place = folder.absolute()
     while not place.is_dir() and place != place.parent:
         place = place.parent
-    probe = from_main(lambda: Path(tempfile.mkdtemp(".tmp", ".surefit-", place)))
+    probe = from_main(lambda: files.temporary_folder(place / "common"))
     seen = gather((_can_see(probe), host_name()))
     if is_main():
-        probe.rmdir()
+        files.delete(probe)
     blind = [name_process(rank, host) for rank, (sees, host) in enumerate(seen) if not sees]
     if blind:
         raise NO_COMMON_FOLDER.error(
