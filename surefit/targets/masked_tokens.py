@@ -69,7 +69,7 @@ def encode_masked(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
         if len(kept) < len(ids):
             refuse_overlong(len(ids), encoder)
         return encoded({"input_ids": kept, **candidates(kept)}, truncated=len(ids) - len(kept))
-    if encoder.predicting and isinstance(row["text"], str):
+    if isinstance(row["text"], str):
         row = {**row, "text": row["text"].replace(WRITTEN, encoder.tokenizer.mask_token)}
     return encode_text(row, encoder, {}, candidates)
 

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
 from surefit.data.roles import get_role
 from surefit.data.table import Table
-from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.encoded_row import (
     DropReason,
-    Encoded,
     Encoding,
     RowFaultError,
     SkipRowError,
+    encoded,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels, FittedTarget
-from surefit.inputs.text.batch_tokenizing import Tokenized, tokenize
 from surefit.inputs.text.text_reading import (
     ALONGSIDE,
     TOKENS,
@@ -93,40 +89,17 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if not words:
         raise SkipRowError(DropReason.EMPTY)
     tags = _tag_ids(row, encoder, "tokens", len(words))
-    text, limit = " ".join(words), encoder.max_length
-
-    def finish(made: list[Tokenized]) -> Encoded:
-        tokens, length = made[0], len(made[0].ids)
-        if limit is not None and length > limit:
-            refuse_overlong(length, encoder)
-            (tokens,) = tokenize(encoder.tokenizer, [text], True, ends=True, limit=limit)
-        first = _first_pieces(_words_of(tokens.ends, words))
-        columns = {"input_ids": tokens.ids, "words": first, "num_words": len(words)}
-        if tags is not None:
-            columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
-        return Encoded(columns, truncated=length - len(tokens.ids))
-
-    return Encoding(finish, [text], ends=True)
-
-
-def _words_of(ends: Sequence[int] | npt.NDArray[np.int64] | None, words: Sequence[str]) -> Any:
-    """The number of the word that holds the last character of each token of the joined words.
-
-    NO_WORD for special tokens, and for spaces.
-
-    >>> _words_of([0, 3, 4, 6, 0], ["red", "sea"]).tolist()  # [CLS] red _ se [SEP]
-    [-1, 0, -1, 1, -1]
-    """
-    if ends is None:
-        raise UsageError(
-            "token-classification needs to know where tokens are in a text, which this tokenizer "
-            "does not report.",
-            "Use a fast tokenizer (with a tokenizer.json).",
-        )
-    sizes = np.array([len(word) for word in words])
-    stops = np.cumsum(sizes + 1) - 1
-    held = np.searchsorted(stops - sizes, np.asarray(ends), side="left") - 1
-    return np.where((held >= 0) & (np.asarray(ends) <= stops[held]), held, NO_WORD)
+    tokenize = partial(encoder.tokenizer, words, is_split_into_words=True, verbose=False)
+    pieces = tokenize()
+    length = len(pieces["input_ids"])
+    if encoder.max_length is not None and length > encoder.max_length:
+        refuse_overlong(length, encoder)
+        pieces = tokenize(truncation=True, max_length=encoder.max_length)
+    first = _first_pieces(pieces.word_ids())
+    columns = {"input_ids": pieces["input_ids"], "words": first, "num_words": len(words)}
+    if tags is not None:
+        columns["labels"] = [IGNORE_INDEX if word == NO_WORD else tags[word] for word in first]
+    return encoded(columns, truncated=length - len(pieces["input_ids"]))
 
 
 def _tag_ids(row: Mapping[str, Any], encoder: Encoder, role: str, count: int) -> list[int] | None:
@@ -159,15 +132,17 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
     return list(words)
 
 
-def _first_pieces(words: Any) -> list[int]:
+def _first_pieces(word_ids: Sequence[int | None]) -> list[int]:
     """The word's number at its first piece, NO_WORD elsewhere.
 
-    >>> _first_pieces(np.array([-1, 0, 1, 1, -1]))
+    >>> _first_pieces([None, 0, 1, 1, None])
     [-1, 0, 1, -1, -1]
     """
-    is_first = np.diff(words, prepend=NO_WORD) != 0
-    first: list[int] = np.where(is_first, words, NO_WORD).tolist()
-    return first
+    before = [None, *word_ids[:-1]]
+    return [
+        NO_WORD if word is None or word == last else word
+        for word, last in zip(word_ids, before, strict=True)
+    ]
 
 
 def _learned(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Settings
 from surefit.inputs.row_encoder import RowEncoder
-from surefit.inputs.text.tokenizer import load_again
+from surefit.inputs.text.tokenizer import load_again, read_words_as_text
 from surefit.tasks import TASKS
 
 MODEL_TYPES = [
@@ -56,15 +56,9 @@ def reader(task: str, tokenizer: Any, model_type: str | None) -> RowEncoder:
 
 def plain(tokenizer: Any, row: dict[str, Any]) -> list[int]:
     """The tokens in plain transformers, with its usual calls."""
-    texts = [row[name] for name in ("text", "text_pair", "source") if name in row]
-    is_own = type(tokenizer).__name__.startswith("Qwen2")  # steps of its own read lists otherwise
-    words = not texts and not is_own and [row["tokens"]]
-    read = tokenizer(
-        *(texts or words or [" ".join(row["tokens"])]),
-        is_split_into_words=bool(words),
-        truncation=True,
-        max_length=LIMIT,
-    )
+    texts = [row[name] for name in ("text", "text_pair", "tokens", "source") if name in row]
+    split = "tokens" in row
+    read = tokenizer(*texts, is_split_into_words=split, truncation=True, max_length=LIMIT)
     return list(read["input_ids"])
 
 
@@ -81,6 +75,16 @@ def test_plain_transformers_reads_the_same_tokens(
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     for row in ROWS[task]:
         assert encode(row)[0].columns["input_ids"].tolist() == plain(tokenizer, row)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_of_a_list_are_read_as_in_running_text(kind: str) -> None:
+    reload = partial(load_again, model_type=None)
+    tokenizer = read_words_as_text(KINDS[kind](), reload)
+    assert (
+        tokenizer(WORDS, is_split_into_words=True)["input_ids"]
+        == (tokenizer(" ".join(WORDS))["input_ids"])
+    )
 
 
 @pytest.mark.parametrize("kind", ["made here", "gpt2", "byte-level after split"])

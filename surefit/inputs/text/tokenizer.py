@@ -197,21 +197,36 @@ def load_again(tokenizer: Any, model_type: str | None) -> Any:
 
 
 def read_words_as_text(tokenizer: Any, reload: Reload) -> Any:
-    """The tokenizer in the form that reads a list of words as it reads the words joined by spaces.
+    """The tokenizer in the form that reads a list of words most like running text.
 
-    Byte-level tokenizers distinguish ' word' from 'word': with a space before the first word, both
-    have the same tokens.
+    Byte-level tokenizers distinguish ' word' from 'word', and read a list as the latter unless
+    their files say otherwise.
     """
-
-    def agrees(form: Any) -> bool:
-        read = form(list(PROBE_WORDS), is_split_into_words=True, add_special_tokens=False)
-        return bool(read["input_ids"] == form(joined, add_special_tokens=False)["input_ids"])
-
-    joined = " ".join(PROBE_WORDS)
-    if plain_backend(tokenizer) is None or agrees(tokenizer):
+    if plain_backend(tokenizer) is None:
         return tokenizer
-    forms = (reload(change(tokenizer)) for change in (_add_prefix_space, _prepend_space))
-    return next((form for form in forms if agrees(form)), tokenizer)
+    before = len(_tokens(tokenizer, "a"))
+    expected = [_tokens(tokenizer, f"a {word}")[before:] for word in PROBE_WORDS]
+
+    def score(form: Any) -> int:
+        first = len(_tokens(form, ["a"], is_split_into_words=True))
+        pairs = zip(PROBE_WORDS, expected, strict=True)
+        return sum(
+            _tokens(form, ["a", word], is_split_into_words=True)[first:] == wanted
+            for word, wanted in pairs
+        )
+
+    best, most = tokenizer, score(tokenizer)
+    for change in (_add_prefix_space, _prepend_space):
+        if most == len(PROBE_WORDS):
+            break
+        form = reload(change(tokenizer))
+        if score(form) > most:
+            best, most = form, score(form)
+    return best
+
+
+def _tokens(tokenizer: Any, text: str | list[str], **options: Any) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False, **options)["input_ids"])
 
 
 def _add_prefix_space(tokenizer: Any) -> Any:
