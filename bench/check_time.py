@@ -1,10 +1,14 @@
-"""Time and memory of `surefit check` on 200, 100,000 and 1,000,000 rows.
+"""Time and memory of `surefit check` on 200, 100,000 and 1,000,000 rows; and what it may cost.
 
     python bench/check_time.py [--rows 100000] [--short-rows 1000000] [--page docs/fit.md]
+    python bench/check_time.py --against CHECKOUT [--repeats 3] [--only WORDS] [--page docs/fit.md]
 
 Rows are checked with `tiny:llama`, and with a folder that has the config of Qwen3-0.6B, the
 tokenizer of SmolLM2, and no weights. The short rows have 220 bytes each; `--short-rows 0` leaves
 them out. The first check of a file reads every row, the second uses the cache.
+
+With `--against`, each aim is a ratio: to another checkout of surefit, to the imports alone, to the
+steps of the run, to TRL. The sides alternate, on one thread; a ratio is that of the medians.
 CPU seconds are those of all threads and children. All files are temporary.
 """
 
@@ -16,16 +20,20 @@ import os
 import platform
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from first_step import CONTENDERS, cpu_seconds, make_model
 from small import texts, tokenizer
+from trainers import gguf_path
 
 QWEN3 = {
     "model_type": "qwen3",
@@ -41,6 +49,15 @@ QWEN3 = {
     "tie_word_embeddings": True,
 }
 MARKS = "<!-- from bench/check_time.py -->", "<!-- end of check_time -->"
+AIM_MARKS = "<!-- from bench/check_time.py --against -->", "<!-- end of aims -->"
+HERE = Path(__file__).resolve().parents[1]
+IMPORTS = """
+import sys
+sys.modules["bitsandbytes"] = None  # as in an environment without it
+import torch, peft
+from transformers import AutoTokenizer, LlamaForCausalLM
+"""
+Side = Callable[[], float]
 
 
 def main() -> None:
@@ -48,15 +65,157 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--rows", type=int, default=100_000)
     arguments.add_argument("--short-rows", type=int, default=1_000_000)
+    arguments.add_argument("--against", type=Path, help="another checkout, with a .venv")
+    arguments.add_argument("--repeats", type=int, default=3)
+    arguments.add_argument("--only", default="", help="aims with these words in their name")
     arguments.add_argument("--page", type=Path)
     given = arguments.parse_args()
+    marks = MARKS if given.against is None else AIM_MARKS
     with tempfile.TemporaryDirectory() as folder:
-        table = "\n".join(measure(Path(folder), given.rows, given.short_rows))
+        if given.against is None:
+            lines = measure(Path(folder), given.rows, given.short_rows)
+        else:
+            lines = measure_aims(Path(folder), given.against.resolve(), given.repeats, given.only)
+    table = "\n".join(lines)
     print(table)
     if given.page is not None:
         text = given.page.read_text(encoding="utf-8")
-        head, tail = text.split(MARKS[0])[0], text.split(MARKS[1])[1]
-        given.page.write_text(f"{head}{MARKS[0]}\n{table}\n{MARKS[1]}{tail}", encoding="utf-8")
+        head, tail = text.split(marks[0])[0], text.split(marks[1])[1]
+        given.page.write_text(f"{head}{marks[0]}\n{table}\n{marks[1]}{tail}", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Aim:
+    """Two sides whose CPU seconds are compared, and the ratio that is aimed at."""
+
+    name: str
+    aim: float
+    ours: Side
+    other: Side
+
+    def row(self, repeats: int) -> str:
+        """Measure both sides, alternated; a row of the table."""
+        taken = [(self.ours(), self.other()) for _ in range(repeats)]
+        ours, other = (statistics.median(side) for side in zip(*taken, strict=True))
+        return f"| {self.name} | {ours:.1f} | {other:.1f} | {ours / other:.2f} | {self.aim:g} |"
+
+
+def measure_aims(folder: Path, against: Path, repeats: int, only: str) -> list[str]:
+    """Return the lines of the table of aims; of those alone whose name has `only` in it."""
+    model, tiny = save_smollm(folder / "smollm"), make_model(folder / "tiny")
+    for count in (60, 91, 200, 5000, 50_000):
+        write_rows(folder / f"{count}.jsonl", count)
+
+    def surefit(checkout: Path, cache: str, *options: str) -> Side:
+        return lambda: cpu_of(command_of(checkout), folder, cache, *options)
+
+    def first_step(name: str, rows: int, model: Path) -> Side:
+        return lambda: cpu_seconds(CONTENDERS[name], folder / f"{rows}.jsonl", model)
+
+    def check(checkout: Path, rows: int, *options: str, cache: str = "") -> Side:
+        return surefit(checkout, cache, "check", "--data", f"{rows}.jsonl", "--model", *options)
+
+    imports: Side = lambda: cpu_of([sys.executable, "-c", IMPORTS], folder, "")  # noqa: E731
+    smollm, old = str(model), check(against, 91, str(model))
+    cpu_of(command_of(HERE), folder, "kept", "check", "--data", "91.jsonl", "--model", smollm)
+    aims = [
+        Aim(
+            "check of 200 rows, tiny Llama with LoRA, to the imports of torch, peft and Llama",
+            1.25,
+            check(HERE, 200, str(tiny), "--lora-r", "8"),
+            imports,
+        ),
+        Aim("check of 91 rows with SmolLM2-135M", 0.3, check(HERE, 91, smollm), old),
+        Aim("the same check, the second time", 0.15, check(HERE, 91, smollm, cache="kept"), old),
+        Aim(
+            "check of 50,000 rows, tiny:llama",
+            0.5,
+            check(HERE, 50_000, "tiny:llama"),
+            check(against, 50_000, "tiny:llama"),
+        ),
+        *(
+            Aim(
+                f"to the end of step 1, {rows:,} rows, {name}, to TRL",
+                1.0,
+                first_step("surefit", rows, place),
+                first_step("TRL", rows, place),
+            )
+            for rows, name, place in ((5000, "tiny Llama", tiny), (91, "SmolLM2-135M", model))
+        ),
+    ]
+    lines = [
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, no GPU; {repeats} alternated "
+        f"pairs, load average {os.getloadavg()[0]:.1f} before the first; CPU seconds.",
+        "",
+        "| | seconds | compared with | ratio | aim |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for aim in aims:
+        if only in aim.name:
+            lines.append(aim.row(repeats))
+            print(lines[-1], flush=True)
+    name = "all of `train`, 60 rows, one epoch of SmolLM2-135M, to its steps (wall clock)"
+    if only in name:
+        seconds, steps = whole_command(folder, smollm)
+        lines.append(f"| {name} | {seconds:.1f} | {steps:.1f} | {seconds / steps:.2f} | 1.4 |")
+    return lines
+
+
+def command_of(checkout: Path) -> list[str]:
+    """Return the command of a checkout, run by its own environment."""
+    own = checkout / ".venv" / "bin" / "python"
+    return [str(own if own.exists() else sys.executable), "-m", "surefit"]
+
+
+def cpu_of(command: list[str], folder: Path, cache: str, *options: str) -> float:
+    """Return the CPU seconds of a process and its children; without `cache`, with an empty one."""
+    with tempfile.TemporaryDirectory(dir=folder) as empty:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment["SUREFIT_CACHE"] = str(folder / cache if cache else empty)
+        checkout = Path(command[0]).parents[2]
+        environment["PYTHONPATH"] = str(checkout if (checkout / "surefit").is_dir() else HERE)
+        began = children_seconds()
+        done = subprocess.run(
+            [*command, *options], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise SystemExit(f"{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
+        return children_seconds() - began
+
+
+def whole_command(folder: Path, model: str) -> tuple[float, float]:
+    """Return the seconds of `surefit train`, and of its steps alone."""
+    options = ["train", "--data", "60.jsonl", "--model", model, "--epochs", "1", "--output", "run"]
+    began = time.perf_counter()
+    cpu_of(command_of(HERE), folder, "", *options)
+    seconds = time.perf_counter() - began
+    events = (folder / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = (each for each in map(json.loads, events) if each["event"] == "step")
+    return seconds, sum(each["seconds"] for each in steps)
+
+
+def save_smollm(folder: Path) -> Path:
+    """Save SmolLM2-135M-Instruct, dequantized, as transformers saves a model."""
+    import torch
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    path = gguf_path()
+    plain = GgufConfig(gguf_file=str(path), dequantize=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=str(path), quantization_config=plain, dtype=torch.float32
+    )
+    model.is_quantized = False
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, count: int) -> None:
+    """Write questions and answers of gsm8k as prompts and completions."""
+    with path.open("w", encoding="utf-8") as file:
+        for text in texts(count):
+            prompt, _, completion = text.partition("\n")
+            file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
 
 
 @dataclass(frozen=True)
@@ -81,10 +240,7 @@ def measure(folder: Path, num_rows: int, num_short: int) -> list[str]:
     tokenizer().save_pretrained(model)
     (model / "config.json").write_text(json.dumps(QWEN3), encoding="utf-8")
     for name, count in (("rows", num_rows), ("few", 200)):
-        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for text in texts(count):
-                prompt, _, completion = text.partition("\n")
-                file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
+        write_rows(folder / f"{name}.jsonl", count)
     adapted = ["--model", str(model), "--lora-r", "16", "--data"]
     tiny = ["--model", "tiny:llama", "--data"]
     cases: list[tuple[str, list[str]]] = [
@@ -138,7 +294,7 @@ def check(folder: Path, options: list[str]) -> Checked:
     """Run a whole `surefit check` process."""
     command = [sys.executable, "-m", "surefit", "check", *options, "--json"]
     environment = {**os.environ, "SUREFIT_CACHE": str(folder / "cache")}
-    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    environment["PYTHONPATH"] = str(HERE)
     began, used = time.perf_counter(), children_seconds()
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

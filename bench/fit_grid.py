@@ -188,7 +188,8 @@ def _run_time(case: dict[str, Any]) -> dict[str, Any]:
     import random
 
     from surefit.request import make_request
-    from surefit.training.run import Listeners, start_run
+    from surefit.training.run import start_run
+    from surefit.training.work import Listeners
 
     name, choose = case["run"], random.Random(0)
     words = [f"{a}{b}" for a in "bdfklmnprst" for b in ("a", "e", "i", "o", "u")]

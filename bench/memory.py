@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,6 @@ import numpy as np
 import psutil
 
 from surefit.gigabytes import show_gb, to_bytes
-from surefit.memory.process_memory import tree_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS, WIDTH = 20, 271
@@ -40,6 +40,17 @@ class Watched:
     peak_bytes: int
     seconds: float
     output: str
+
+
+def tree_bytes(pid: int) -> int:
+    """Anonymous and shared memory of a process and its children; shared pages count once (PSS)."""
+    process, total = psutil.Process(pid), 0
+    for each in (process, *process.children(recursive=True)):
+        with suppress(PermissionError, ProcessLookupError, FileNotFoundError):  # it has just ended
+            rollup = Path(f"/proc/{each.pid}/smaps_rollup").read_text()
+            words = [line.split() for line in rollup.splitlines()]
+            total += sum(int(w[1]) * 1024 for w in words if w[0] in ("Pss_Anon:", "Pss_Shmem:"))
+    return total
 
 
 def watch(command: list[str], env: dict[str, str]) -> Watched:

@@ -195,7 +195,7 @@ def collated(case: Case, rows: Any) -> Job:
 def load_tokenizer(case: Case, rows: Any) -> Any:
     """The case's own tokenizer, else one trained on its texts; eos is the pad token."""
     from chats import chat_tokenizer
-    from surefit.inputs.text.tokenizer import train_tokenizer
+    from surefit.inputs.tokenizer import train_tokenizer
 
     style = next((c.style for c in case.files.values() if isinstance(c, Chat)), None)
     if style is not None or "messages" in rows.column_names:

@@ -102,11 +102,12 @@ def train(
 ) -> Run | FoldRuns:
     """Plan, then train: `run.path`, `run.metrics`, `run.history`, `run.model`.
 
-    `loss_fn(outputs, batch)` gives a sum and a count, or a mean; `optimizer` is an Optimizer or
-    a function of the parameters; each callback gets every event. Among the options, `augment` may
-    be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a number or several;
-    `metrics` maps names to functions f(predictions, labels) -> a number, or to objects with
-    `update`, `compute` and `reset`.
+    `loss_fn(outputs, batch)` gives a sum and a count, a mean, or a dict with the key `loss` and
+    parts that are reported; `optimizer` is an Optimizer or a function of the parameters; each
+    callback gets every event. Among the options, `predict_fn(outputs, batch)` returns an item per
+    row; `augment` may be a function f(text, rng) -> text, and `scorer` one f(expected, got) -> a
+    number or several; `metrics` maps names to functions f(predictions, labels) -> a number, or to
+    objects with `update`, `compute` and `reset`.
     `trust_code` names code (`module:object`) that a resumed run or a model folder names and may
     run. With
     `split={"folds": 5}`, the result has the `runs` of the folds and the mean and spread of their
@@ -115,23 +116,12 @@ def train(
     notebook; with `quiet=True`, nothing is.
     """
     from surefit.cli.display import make_display, result_lines, shown_run
-    from surefit.training.folds import is_folds, train_folds, wants_folds
-    from surefit.training.resume import resume_run
-    from surefit.training.run import start_run
+    from surefit.training.run import train_request
 
     passed = {"loss_fn": loss_fn, "collate_fn": collate_fn, "optimizer": optimizer}
     trusted = _names(trust_code)
     request = make_request({**options, **passed, "callbacks": callbacks}, trust_code=trusted)
-    show = partial(shown_run, quiet=quiet)
-    result: Run | FoldRuns
-    if wants_folds(request) if resume is None else is_folds(resume):
-        result = train_folds(request, show, resume, options, trusted)
-    else:
-        with show() as listeners:
-            if resume is None:
-                result = start_run(request, listeners)
-            else:
-                result = resume_run(resume, request, set(options), listeners, trusted)
+    result = train_request(request, partial(shown_run, quiet=quiet), resume, set(options), trusted)
     make_display(quiet).show_lines(result_lines(result))
     return result
 
@@ -139,7 +129,8 @@ def train(
 def load(
     run: Run | str | Path, model: nn.Module | None = None, trust_code: str | Sequence[str] = ()
 ) -> nn.Module:
-    """The trained model of a run, or of a folder that `surefit export` wrote, ready for evaluation.
+    """Return the trained model of a run, or of a folder that `surefit export` wrote, ready for
+    evaluation.
 
     A run's folder is data. Code that it names (`module:object`) runs only if you made the run on
     this machine with that code, or if `trust_code` names it, too.
@@ -147,23 +138,28 @@ def load(
     return _opened(run, trust_code=trust_code).load(model)[0].eval()
 
 
-def predict(
+def predict(  # noqa: PLR0913 - the public call
     run: Run | str | Path,
     data: Any,
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
     probabilities: str | None = None,
+    predict_fn: Callable[..., Any] | None = None,
+    generate: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
-    """Predictions for the rows of `data`, one dict per row; `trust_code` as in `load`.
+    """Return predictions for the rows of `data`, one dict per row; `trust_code` as in `load`.
 
     With `probabilities="all"`, a prediction of classes has the probabilities of all of them.
+    `generate` sets how text is generated, such as `{"temperature": 0.7}`, in place of the run's.
     Progress is shown unless `quiet=True`.
     """
     from surefit.cli.display import make_display
 
-    opened = _opened(run, collate_fn, trust_code)
+    opened = generating(_opened(run, collate_fn, trust_code), generate)
+    if predict_fn is not None:
+        opened = replace(opened, predict_fn=predict_fn)
     with make_display(quiet) as display:
         return list(iter_predictions(opened, data, model, probabilities, display.progress))
 
@@ -175,12 +171,12 @@ def iter_predictions(
     probabilities: str | None = None,
     progress: Progress = silent,
 ) -> Iterator[dict[str, Any]]:
-    """Predictions as they are made."""
-    from surefit.tasks.custom import needs_loss_fn
+    """Return predictions as they are made."""
+    from surefit.targets.own_outputs import needs_loss_fn
     from surefit.training.engine import training_numerics
 
     config = run.config
-    pipeline = run.open_pipeline(model)
+    pipeline = run.open_pipeline(model).with_system(config.generate.system)
     if probabilities is not None:
         pipeline = pipeline.with_probabilities(probabilities)
     # left before the first row is given to the caller
@@ -194,23 +190,26 @@ def iter_predictions(
             progress("predicting", done, table.num_rows)
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options of the command
     run: Run | str | Path,
     data: Any = None,
     model: nn.Module | None = None,
     collate_fn: Callable[..., Any] | None = None,
     trust_code: str | Sequence[str] = (),
     loss_fn: Callable[..., Any] | None = None,
+    generate: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """The task's metrics on `data`, or on the validation rows; `trust_code` as in `load`.
+    """Return the task's metrics on `data`, or on the validation rows; `trust_code` as in `load`.
+
+    `generate` is as in `predict`.
 
     A run of the task `custom` needs its `loss_fn` again; what `train` returned has it. Progress is
     shown unless `quiet=True`.
     """
     from surefit.cli.display import make_display
 
-    opened = _opened(run, collate_fn, trust_code, loss_fn)
+    opened = generating(_opened(run, collate_fn, trust_code, loss_fn), generate)
     with make_display(quiet) as display:
         return evaluate_run(opened, data, model, display.progress)[0].metrics
 
@@ -218,13 +217,22 @@ def evaluate(
 def evaluate_run(
     run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
 ) -> tuple[Evaluation, Store]:
-    """Metrics, and the encoded rows they were measured on."""
+    """Return metrics, and the encoded rows they were measured on."""
     from surefit.pipeline.evaluation import EvaluationSettings
-    from surefit.tasks.custom import needs_loss_fn, require_loss_fn
+    from surefit.targets.own_outputs import needs_loss_fn, require_loss_fn
     from surefit.training.engine import training_numerics
+    from surefit.training.reference import evaluated_with_reference
 
-    require_loss_fn(run.task, run.loss_fn)
-    config, pipeline = run.config, run.open_pipeline(model)
+    run = run.with_own_loss()
+    require_loss_fn(run.task, run.loss_fn or run.training_step)
+    config, system = run.config, run.generate.get("system")
+    if system and data is None:
+        raise UsageError(
+            "generate.system changes the rows that are evaluated, and those of the run are as they "
+            "were trained with.",
+            "Pass rows with --data.",
+        )
+    pipeline = run.open_pipeline(model).with_system(system)
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
             store = _validation_rows(run, model, progress)
@@ -233,6 +241,7 @@ def evaluate_run(
             table = open_table(data, config.read, config.on_bad_file, "test", named)
             rows = np.arange(table.num_rows)
             store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
+        pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
     with training_numerics(run, pipeline.module, exactly=True) as precision:
@@ -240,10 +249,28 @@ def evaluate_run(
     return replace(result, precision=precision), store
 
 
+SET_HERE = (
+    *("rows", "max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty"),
+    *("stop", "samples", "seed", "system"),
+)
+"""Settings of generation that may be other than those of the run."""
+
+
+def generating(run: Run, generate: Mapping[str, Any] | None) -> Run:
+    """Return the run with other settings of generation."""
+    wrong = next((name for name in generate or {} if name not in SET_HERE), None)
+    if wrong is not None:
+        raise UsageError(
+            f"generate.{wrong} cannot be set for a trained model.",
+            f"These can: {', '.join(f'generate.{name}' for name in SET_HERE)}.",
+        )
+    return replace(run, generate=dict(generate)) if generate else run
+
+
 def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
-    """The encoded rows that the run was validated on."""
+    """Return the encoded rows that the run was validated on."""
     from surefit.run.exported_model import ExportedModel
-    from surefit.training.resume import validation_rows
+    from surefit.training.run_data import validation_rows
 
     if isinstance(run, ExportedModel):
         raise UsageError(
@@ -256,7 +283,8 @@ def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> S
 
 
 def inspect(data: Any, model: Any = None, quiet: bool = False) -> DataReport:
-    """Columns, types, lengths, empties and duplicates; arrays, and how features will be read.
+    """Return columns, types, lengths, empties and duplicates; arrays, and how features will be
+    read.
 
     With a model, also what it expects of feature sequences. Progress is shown unless `quiet=True`.
     """

@@ -25,9 +25,9 @@ from surefit.data.table import Table, python_rows, take_rows
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.gigabytes import show_gb
-from surefit.inputs.image.image_files import image_content
 from surefit.memory.limit import Limit, find_limit
-from surefit.memory.process_memory import tree_bytes
+from surefit.memory.process_memory import anonymous_bytes
+from surefit.tasks import INPUTS
 
 LOADER_BATCH_TOO_LARGE = rule(
     "SF450",
@@ -84,7 +84,7 @@ class OnDisk(Dataset[dict[str, Any]]):
         ]
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """Rows by number, their numbers as arrays of their own in the fields' dtypes."""
+        """Return rows by number, their numbers as arrays of their own in the fields' dtypes."""
         wrong = next((row for row in rows if not -len(self) <= row < len(self)), None)
         if wrong is not None:
             raise IndexError(f"row {wrong} of {len(self)}")
@@ -110,7 +110,7 @@ class OnDisk(Dataset[dict[str, Any]]):
         return np.concatenate(counts).astype(np.int32)
 
     def row_bytes(self) -> int:
-        """Bytes of the tensors of one row of the greatest length."""
+        """Return bytes of the tensors of one row of the greatest length."""
         longest, total = int(self.lengths().max()), 0
         first = self.read([0])[0]
         for name, field in self.fields.items():
@@ -191,7 +191,7 @@ class Batched(Dataset[dict[str, Any]]):
         return len(self.data)
 
     def __getitems__(self, rows: Sequence[int]) -> dict[str, Any]:
-        """One batch of tensors; text is a list."""
+        """Return one batch of tensors; text is a list."""
         import torch
 
         read = self.data.read(rows)
@@ -239,10 +239,11 @@ def loaders(
     known = data.table.columns
     labels = {*get_role("label").names}
     targets = tuple(name for name in known if name.lower() in labels)
-    image = next((name for name in known if name.lower() in get_role("image").names), None)
-    table = with_files(data.table, {"image": image} if image is not None else {})
+    compared = {role: each.content for role, each in INPUTS.items() if each.content is not None}
+    named = {r: n for r in compared for n in reversed(known) if n.lower() in get_role(r).names}
+    table = with_files(data.table, named)
     targets = targets if len(targets) < len(known) else ()
-    parts = RowParts({name: name for name in known}, targets, content=image_content)
+    parts = RowParts({name: name for name in known}, targets, content=next(iter(compared.values())))
     split = split_by_input(*parts.hash_table(table), eval_share, seed)
     lengths = data.lengths()
     blocks = block_rows(len(data), data.table.arrow.nbytes, int(max_memory_gb * 10**9))
@@ -276,7 +277,7 @@ def _unchanged(batch: Any) -> Any:
 
 def check_budget(data: OnDisk, batch_size: int, workers: int) -> None:
     """Refuse batches that exceed the memory limit of the data."""
-    row_bytes, used = data.row_bytes(), tree_bytes()
+    row_bytes, used = data.row_bytes(), anonymous_bytes()
     copies = 2 + 2 * workers  # the rows and their batch, and two prefetched batches per worker
     free = data.limit.bytes - used
     if row_bytes * batch_size * copies <= free:

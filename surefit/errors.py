@@ -36,7 +36,7 @@ class SurefitError(Exception):
         self.fix = redact(fix)
 
     def __str__(self) -> str:
-        """The message and the fix, so that the end of a traceback says what to do."""
+        """Return the message and the fix, so that the end of a traceback says what to do."""
         return f"{self.message}\nfix: {self.fix}" if self.fix else self.message
 
 
@@ -55,7 +55,7 @@ class FindingError(SurefitError):
         self.findings = findings
 
     def __str__(self) -> str:
-        """Every finding with its place and its fix."""
+        """Return every finding with its place and its fix."""
         return "\n".join(map(str, self.findings))
 
 
@@ -78,7 +78,7 @@ class StoppedAtOnceError(InterruptedRunError):
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an exception, without a fix; empty where its own `__str__` fails."""
+    """Return the message of an exception, without a fix; empty where its own `__str__` fails."""
     try:
         return error.message if isinstance(error, SurefitError) else str(error)
     except Exception:
@@ -86,7 +86,7 @@ def message_of(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The type and message of an exception.
+    """Return the type and message of an exception.
 
     >>> describe_error(ValueError("no rows"))
     'ValueError: no rows'

@@ -41,7 +41,7 @@ class Finding:
         return f"{self.code}  {self.message}{self.place}{fix}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding as `check --json` prints it."""
+        """Return the finding as `check --json` prints it."""
         return {**asdict(self), "where": dict(self.where)}
 
 
@@ -80,7 +80,7 @@ class Rule:
     def error(
         self, message: str, at: Place | None = None, *, fix: str = "", **more: str | int | None
     ) -> FindingError:
-        """An exception that carries one Finding; raise it where planning cannot continue."""
+        """Return an exception that carries one Finding; raise it where planning cannot continue."""
         return FindingError(self.finding(message, at, fix=fix, **more))
 
 
@@ -127,7 +127,7 @@ def _import_package() -> None:
 
 
 def refuse_fixes(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """What was repaired as errors instead, for autofix=false."""
+    """Return what was repaired as errors instead, for autofix=false."""
     fix = "Repair it, or leave autofix=false out to have it done."
     return tuple(
         replace(found, severity="error", fix=fix) if found.severity == "fixed" else found
@@ -155,7 +155,7 @@ def check_accepted(codes: Iterable[str]) -> None:
 
 
 def accept_findings(findings: Iterable[Finding], codes: Collection[str]) -> tuple[Finding, ...]:
-    """The findings, with those that the user accepts as information that records it."""
+    """Return the findings, with those that the user accepts as information that records it."""
     return tuple(
         replace(
             found,
@@ -171,7 +171,7 @@ def accept_findings(findings: Iterable[Finding], codes: Collection[str]) -> tupl
 
 
 def part_notes(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
-    """The findings that have a code, and the text of the notes among them.
+    """Return the findings that have a code, and the text of the notes among them.
 
     >>> part_notes([note("Rows are split by group.", column="user")])
     ((), ('Rows are split by group.  [column user]',))
@@ -183,7 +183,7 @@ def part_notes(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], tuple[
 
 
 def without_covered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings without those whose cause another one names: one finding per cause."""
+    """Return the findings without those whose cause another one names: one finding per cause."""
     findings = tuple(findings)
     codes = {found.code for found in findings}
     return tuple(
@@ -194,5 +194,5 @@ def without_covered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether any of them keeps the run from starting."""
+    """Return whether any of them keeps the run from starting."""
     return any(found.severity == "error" for found in findings)

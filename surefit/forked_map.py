@@ -1,9 +1,9 @@
 """A long list of work, shared among forked processes; the results come in order.
 
-For pure functions of rows, such as encoding and hashing, which Python threads cannot share. A child
-has all that its parent has, so neither the function nor the rows are sent to it, only the results
-come back. Whatever a child cannot do is done here instead: the result is the same, and errors are
-raised as they would be without children.
+For pure functions of rows, such as encoding, hashing and making batches, which Python threads
+cannot share. A child has all that its parent has, so neither the function nor the rows are sent to
+it, only the results come back. Whatever a child cannot do is done here instead: the result is the
+same, and errors are raised as they would be without children.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
 from typing import Any, TypeVar
@@ -66,7 +66,8 @@ def limit_children(free_bytes: FreeBytes) -> Iterator[None]:
 
 
 def num_children(num_rows: int, work_bytes: int) -> int:
-    """How many processes should share work on so many rows; 0 if this one should do it alone.
+    """Return how many processes should share work on so many rows; 0 if this one should do it
+    alone.
 
     `work_bytes` is the memory that a child's work takes, with its results that wait here.
     """
@@ -84,7 +85,8 @@ def num_children(num_rows: int, work_bytes: int) -> int:
 
 
 def num_that_fit(wanted: int, free_bytes: int, work_bytes: int) -> int:
-    """How many children fit into their share of the free memory; a single one is not worth it.
+    """Return how many children fit into their share of the free memory; a single one is not worth
+    it.
 
     >>> num_that_fit(8, 800_000_000, work_bytes=40_000_000)
     6
@@ -95,44 +97,59 @@ def num_that_fit(wanted: int, free_bytes: int, work_bytes: int) -> int:
 
 @contextmanager
 def forked_map(
-    make: Callable[[Item], Made], items: Iterable[Item], children: int
+    make: Callable[[Item], Made],
+    items: Iterable[Item],
+    children: int,
+    on_lost: Callable[[], None] = lambda: None,
 ) -> Iterator[Iterator[Made]]:
     """`make(item)` for each item, in order, by child processes; without any, by this one.
+
+    `on_lost` is called once if a child ends or stalls; the rest is then made by this process.
 
     >>> with forked_map(str, [1, 2], children=2) as texts:
     ...     list(texts)
     ['1', '2']
     """
-    if not children:
+    if not children or sys.platform != "linux":
         yield map(make, items)
         return
     context = multiprocessing.get_context("fork")
     pool = ProcessPoolExecutor(children, context, initializer=_begin_child, initargs=(make,))
     try:
-        yield _results(pool, make, items, 2 * children)
+        yield _results(pool, make, items, 2 * children, on_lost)
     finally:
         _end(pool)
 
 
 def _results(
-    pool: ProcessPoolExecutor, make: Callable[[Item], Made], items: Iterable[Item], ahead: int
+    pool: ProcessPoolExecutor,
+    make: Callable[[Item], Made],
+    items: Iterable[Item],
+    ahead: int,
+    on_lost: Callable[[], None],
 ) -> Iterator[Made]:
     waiting: deque[tuple[Item, Future[tuple[Made] | None] | None]] = deque()
     works, left = True, iter(items)
     while True:
         for item in islice(left, ahead - len(waiting)):
             future: Future[tuple[Made] | None] | None = None
-            with suppress(BrokenProcessPool, OSError):  # a child was killed, or none can be made
+            try:
                 future = pool.submit(_call, item) if works else None
+            except (BrokenProcessPool, OSError):  # a child was killed, or none can be made
+                works = False
+                on_lost()
             waiting.append((item, future))
         if not waiting:
             return
         item, future = waiting.popleft()
         made = None
         try:
-            made = future.result(STALL_SECONDS) if future is not None and works else None
+            # a result that came before a child was killed is there
+            made = future.result(STALL_SECONDS * works) if future is not None else None
         except (BrokenProcessPool, TimeoutError):
-            works = False
+            if works:
+                works = False
+                on_lost()
         except Exception:  # a result that cannot be sent
             pass
         yield make(item) if made is None else made[0]
@@ -142,6 +159,9 @@ def _begin_child(make: Callable[[Any], Any]) -> None:
     """Keep the function to call; leave Ctrl-C to the parent, and end when it ends."""
     global _make
     _make = make
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)  # those of the parent do not survive the fork
     gc.freeze()  # to collect the objects of the parent would copy the pages they are in
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -21,7 +21,7 @@ def to_bytes(gigabytes: float) -> int:
 
 
 def show_gb(num_bytes: int) -> str:
-    """Bytes as messages print them.
+    """Return bytes as messages print them.
 
     >>> show_gb(550_000_000)
     '0.55 GB'
@@ -30,7 +30,7 @@ def show_gb(num_bytes: int) -> str:
 
 
 def show_size(num_bytes: int) -> str:
-    """The size of a file or disk, in the unit that suits it.
+    """Return the size of a file or disk, in the unit that suits it.
 
     >>> show_size(5_550_000_000), show_size(3_140_000), show_size(2_000)
     ('5.55 GB', '3.1 MB', '2 kB')
@@ -46,16 +46,17 @@ def free_bytes(path: Path) -> int:
 
 
 def existing_place(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
+    """Return the path, or the nearest folder above it that exists."""
     path = path.absolute()
     return next(place for place in (path, *path.parents) if os.path.exists(place))
 
 
 def size_of(path: Path) -> int:
-    """The bytes of a file, or of all files in a folder; 0 if there is none."""
+    """Return the bytes of a file, or of all files in a folder; 0 if there is none."""
     total = 0
-    for each in (path, *path.rglob("*")):
-        with suppress(FileNotFoundError):  # deleted meanwhile
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    for each in (path, *files):  # walk, unlike rglob, passes over folders deleted meanwhile
+        with suppress(FileNotFoundError):
             about = each.lstat()
             total += about.st_size if stat.S_ISREG(about.st_mode) else 0
     return total

@@ -43,7 +43,7 @@ def redact(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with escapes for all control characters but newline and tab.
+    r"""Return the text with escapes for all control characters but newline and tab.
 
     >>> print(printable("a\x1b[31mb\u202ec"))
     a\u001b[31mb\u202ec
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The text as one line: newlines are escaped as well.
+    r"""Return the text as one line: newlines are escaped as well.
 
     >>> print(one_line("two\nlines"))
     two\nlines

@@ -86,9 +86,9 @@ CURRENT = Current()
 
 
 class OtherProcessError(SurefitError):
-    """Another process could not go on, so that this one cannot either; process 0 prints it."""
+    """Another process failed, so that this one cannot continue; process 0 prints it."""
 
-    is_told = True
+    is_printed = True
 
     def __init__(self, message: str, fix: str, exit_code: int) -> None:
         super().__init__(message, fix)
@@ -103,37 +103,37 @@ class LostProcessError(SurefitError):
 
 
 def num_processes() -> int:
-    """Processes that train together; `accelerate launch` and `torchrun` say so."""
+    """Return how many processes train together, as `accelerate launch` and `torchrun` set it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def process_index() -> int:
-    """This process's number among them."""
+    """Return this process's number among them."""
     return int(os.environ.get("RANK", "0"))
 
 
 def num_on_host() -> int:
-    """Processes that train together on this host."""
+    """Return how many processes train together on this host."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
-    """Whether this process writes the run and speaks to the user."""
+    """Return whether this process writes the run and speaks to the user."""
     return process_index() == 0
 
 
 def is_first_on_host() -> bool:
-    """Whether this process encodes the data for the others of its host."""
+    """Return whether this process encodes the data for the others of its host."""
     return int(os.environ.get("LOCAL_RANK", "0")) == 0
 
 
 def host_name() -> str:
-    """The name of this host."""
+    """Return the name of this host."""
     return socket.gethostname()
 
 
 def name_process(rank: int, host: str = "") -> str:
-    """A process as messages name it.
+    """Return a process as messages name it.
 
     >>> name_process(3, "node-7")
     'Process 3 of host node-7'
@@ -142,7 +142,7 @@ def name_process(rank: int, host: str = "") -> str:
 
 
 def on_cpu() -> bool:
-    """Whether several processes must meet on the CPU; Accelerate needs the flag.
+    """Return whether several processes must meet on the CPU; Accelerate needs the flag.
 
     The GPU of a Mac has no backend that processes could exchange gradients through.
     """
@@ -150,7 +150,7 @@ def on_cpu() -> bool:
 
 
 def _shared_device() -> str | None:
-    """The kind of device that several processes train on; None: the CPU."""
+    """Return the kind of device that several processes train on; None: the CPU."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -175,7 +175,7 @@ def check_devices(processes: int) -> None:
 
 @lru_cache(maxsize=1)
 def object_group() -> Any:
-    """The group on the CPU that objects are exchanged through; the first call meets the others."""
+    """Return the group on the CPU that exchanges objects; the first call meets the others."""
     from accelerate import PartialState
     from torch import distributed
 
@@ -252,14 +252,14 @@ def gather(value: Value) -> list[Value]:
 
 
 def from_main(make: Callable[[], Value]) -> Value:
-    """What process 0 makes, in all processes: the run's folder may be on its host only."""
+    """Return what process 0 makes, in all processes: the run's folder may be on its host only."""
     value = make() if is_main() else None
     return gather(value)[0]  # type: ignore[return-value]
 
 
 @contextmanager
 def together(stage: str) -> Iterator[None]:
-    """A block that all processes run: if it fails in one of them, it fails in all.
+    """Run a block in all processes: if it fails in one of them, it fails in all.
 
     Processes must not wait for each other inside the block.
     """
@@ -273,11 +273,11 @@ def together(stage: str) -> Iterator[None]:
         own = failed.message, failed.fix, failed.exit_code
     elif failed is not None:
         own = describe_error(failed), "", 1
-    told = gather(own)
+    failures = gather(own)
     if failed is not None:
-        failed.is_told = True  # type: ignore[attr-defined]
+        failed.is_printed = True  # type: ignore[attr-defined]
         raise failed
-    for rank, other in enumerate(told):
+    for rank, other in enumerate(failures):
         if other is not None:
             message, fix, exit_code = other
             what = f"{name_process(rank)} failed while {stage}: {message}"
@@ -286,7 +286,7 @@ def together(stage: str) -> Iterator[None]:
 
 @contextmanager
 def distributed_run(path: str) -> Iterator[None]:
-    """A run in this folder: what fails in it ends all processes, and is reported by one of them."""
+    """Begin a run in this folder: what fails in it ends all processes, and one reports it."""
     CURRENT.run, CURRENT.is_ending = path, False
     _end_with_launcher()  # torchrun may have started a single process
     try:
@@ -296,7 +296,9 @@ def distributed_run(path: str) -> Iterator[None]:
         if num_processes() == 1:
             raise
         if isinstance(error, InterruptedRunError):
-            if not isinstance(error, StoppedAtOnceError):  # the others may go on, and never come
+            if not isinstance(
+                error, StoppedAtOnceError
+            ):  # the others may still train, and never come
                 _wait_for_others()  # a process that ends first ends the others
             raise
         from torch import distributed
@@ -324,13 +326,13 @@ def record_error(error: BaseException) -> None:
     # The earliest failure is taken for the cause, in whole seconds: a lost connection never is it.
     later = 60 if getattr(error, "is_reported", False) else 0
     name = name_process(process_index(), host_name())
-    told = {"message": f"{name}: {describe_error(error)}", "timestamp": int(time.time()) + later}
+    report = {"message": f"{name}: {describe_error(error)}", "timestamp": int(time.time()) + later}
     with suppress(OSError), open(path, "w", encoding="utf-8") as file:
-        json.dump(told, file)
+        json.dump(report, file)
 
 
 def has_lost_process(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is that another process ended or does not answer."""
+    """Return whether an error, or its cause, is that another process ended or does not answer."""
     if num_processes() == 1 or error is None or isinstance(error, OtherProcessError):
         return False
     is_lost = isinstance(error, RuntimeError) and _LOST.search(message_of(error)) is not None
@@ -338,7 +340,7 @@ def has_lost_process(error: BaseException | None) -> bool:
 
 
 def _lost_process(error: BaseException) -> LostProcessError:
-    """The error about a process that ended, or that has kept the others waiting for too long."""
+    """Return the error about a process that ended, or that kept the others waiting for too long."""
     if isinstance(error, LostProcessError):
         return error
     resume = "run the command again"

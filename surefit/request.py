@@ -26,6 +26,8 @@ class PythonObjects:
     model: Any = None
     task: TaskSpec | None = None
     loss_fn: Callable[..., Any] | None = None
+    predict_fn: Callable[..., Any] | None = None
+    training_step: Callable[..., Any] | None = None
     collate_fn: Callable[..., Any] | None = None
     optimizer: Any = None
     callbacks: tuple[Callable[[Mapping[str, Any]], None], ...] = ()
@@ -34,7 +36,7 @@ class PythonObjects:
     metrics: Mapping[str, Any] | None = None
 
     def names(self) -> dict[str, str]:
-        """What was passed in, by argument, and what it is called; the run's plan keeps it."""
+        """Return what was passed in, by argument, and its name; the run's plan keeps it."""
         held = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "callbacks"}
         return {name: _name(value) for name, value in held.items() if value is not None}
 
@@ -55,6 +57,8 @@ class Request:
     """The kind of device that a run is planned for, as `memory/limit.py` names it."""
     encodes_only: bool = False
     """Whether to stop when the rows are encoded and checked."""
+    shows_only: bool = False
+    """Whether the plan is only shown, so that weights which no stage reads need not be loaded."""
     one_row: bool = False
     """Whether to find out how one row is read, and nothing else of the data and the model."""
 
@@ -62,7 +66,7 @@ class Request:
 def make_request(
     options: Mapping[str, Any], beside: Path | None = None, trust_code: Iterable[str] = ()
 ) -> Request:
-    """Options of `check` and `train`, from Python or the command line, as a Request.
+    """Return the options of `check` and `train`, from Python or the command line, as a Request.
 
     `beside` is the config file's folder, where `module:function` is searched first. `trust_code`
     is code that a model folder names and that may run.
@@ -101,7 +105,7 @@ def make_request(
 
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:
-    """The request for another number of processes, and for a kind of device that is not here."""
+    """Return the request for another number of processes, or a kind of device not present here."""
     from surefit.memory.limit import find_device
 
     config = request.config
@@ -122,7 +126,7 @@ OWN_METRICS = "own metrics"
 
 
 def _name_metrics(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings in which metrics that are Python objects are apart from those that are named.
+    """Return the settings with metrics that are Python objects apart from those with a name.
 
     An object may be alone, or `{"function": f, "better": "lower"}`.
     """
@@ -144,6 +148,11 @@ def _name_metrics(settings: dict[str, Any]) -> dict[str, Any]:
 EXPECTED: dict[str, tuple[str, str]] = {
     "task": ("a name or a TaskSpec", "Pass task='sft' or task=surefit.TaskSpec(…)."),
     "loss_fn": ("a function", "Pass loss_fn=f from Python, f(outputs, batch) -> (sum, count)."),
+    "predict_fn": ("a function", "Pass predict_fn=f, f(outputs, batch) -> an item per row."),
+    "training_step": (
+        "a generator function",
+        "Pass training_step=f, f(modules, batch, step), which yields (name, loss).",
+    ),
     "collate_fn": ("a function", "Pass collate_fn=f from Python, f(rows) -> a dict of tensors."),
     "optimizer": (
         "an Optimizer or a function",
@@ -175,6 +184,8 @@ def _fits(name: str, value: Any) -> bool:
         return isinstance(value, TaskSpec)
     if name == "optimizer" and hasattr(value, "param_groups") and hasattr(value, "step"):
         return True
+    if name == "optimizer" and isinstance(value, Mapping):  # of a training_step, by name
+        return True
     return callable(value)
 
 
@@ -187,7 +198,7 @@ def _as_paths(data: Any) -> tuple[str, ...] | None:
 
 
 def _name(value: Any) -> str:
-    """What an object is called: a function's or a task's own name, else its type's.
+    """Return what an object is called: a function's or a task's own name, else its type's.
 
     >>> _name([1, 2]), _name(len)
     ('list', 'len')

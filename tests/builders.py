@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 from surefit.checks.half_precision_trial import why_not
+from surefit.inputs.batch_tokenizing import tokenize_rows
 from surefit.inputs.encoded_row import Encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.batch_tokenizing import tokenize_rows
 from surefit.run.events import read_events
 from surefit.run.run_folder import Run
 

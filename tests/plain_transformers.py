@@ -53,6 +53,32 @@ def text_numbers(folder: Path, rows: Rows) -> list[Any]:
     return [float(row) * model.config.target_scale + model.config.target_mean for row in logits]
 
 
+def text_ranks(folder: Path, rows: Rows) -> list[Any]:
+    """The likeliest of ordered classes; each logit is whether a text is above one of them."""
+    model, logits = logits_of_texts(folder, rows)
+    names, made = model.config.ordered_classes, []
+    for row in logits:
+        above = torch.cat([torch.ones(1), row.sigmoid(), torch.zeros(1)])
+        made.append(names[int((above[:-1].cumprod(0) * (1 - above[1:])).argmax())])
+    return made
+
+
+def answer_scores(folder: Path, rows: Rows) -> list[Any]:
+    """The reward of each chosen answer, rendered by the folder's own template."""
+    model = load_plain(folder, "AutoModelForSequenceClassification")
+    tokenizer, scores = AutoTokenizer.from_pretrained(folder), []
+    for row in rows:
+        messages = [
+            {"role": "user", "content": row["prompt"]},
+            {"role": "assistant", "content": row["chosen"]},
+        ]
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        asked = tokenizer(text, return_tensors="pt", add_special_tokens=False)
+        with torch.no_grad():
+            scores.append(float(model(**asked).logits))
+    return scores
+
+
 def word_tags(folder: Path, rows: Rows) -> list[Any]:
     """The tag at the first piece of each word; None beyond the limit."""
     model = load_plain(folder, "AutoModelForTokenClassification")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from pictures import SHAPES, draw, write_discs, write_png
+from pictures import SHAPES, disc_rows, draw, write_discs, write_png
 from tones import write_tones
 from torch import nn
 
 from builders import WORDS, echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 NEW_TOKENS = 8
 """Few: two tokens that are equally likely but for rounding are chosen between by the CPU."""
 
@@ -68,6 +70,36 @@ def write_pictures(folder: Path) -> None:
         write_png(folder / "rows" / SHAPES[n % 3] / f"{n:02}.png", draw(SHAPES[n % 3], n))
 
 
+def write_grades(folder: Path) -> None:
+    rows = (
+        {**row, "label": ("low", "medium", "high")[n % 3]}
+        for n, row in enumerate(sentiment_rows(24))
+    )
+    write_jsonl(folder / "rows.jsonl", rows)
+
+
+def write_answers(folder: Path) -> None:
+    """Which of two words follows a prompt."""
+    rows = (
+        {"prompt": row["prompt"], "chosen": WORDS[n % 3], "rejected": WORDS[(n + 1) % 3]}
+        for n, row in enumerate(echo_rows(24))
+    )
+    write_jsonl(folder / "rows.jsonl", rows)
+
+
+def write_boxes(folder: Path) -> None:
+    """A box around each disc, and the detector of the examples, by which they are found."""
+    rows = []
+    for number, row in enumerate(disc_rows(18)):
+        write_png(folder / f"{number}.png", row["image"])
+        down, right = np.nonzero(row["mask"])
+        ends = (right.min(), down.min(), right.max() + 1, down.max() + 1)
+        box = [int(end) for end in ends]
+        rows.append({"image": f"{number}.png", "boxes": [box], "labels": ["disc"]})
+    write_jsonl(folder / "rows.jsonl", rows)
+    shutil.copy(EXAMPLES / "grid_detector.py", folder)
+
+
 def write_features(folder: Path) -> None:
     save_ragged(folder / "rows.npz", feature_rows(24))
 
@@ -83,10 +115,14 @@ RUNS = (
     ),
     TaskRun("token-classification", "tiny:bert", write_tags),
     TaskRun("regression", "tiny:bert", write_scores),
+    TaskRun("ordinal", "tiny:bert", write_grades),
+    TaskRun("preference", "tiny:llama", write_answers),
+    TaskRun("reward", "tiny:llama", write_answers),
     TaskRun("tabular-classification", "tiny:mlp", write_table),
     TaskRun("image-classification", "tiny:vit", write_pictures, "rows"),
     TaskRun("audio-classification", "tiny:wav2vec2", lambda f: write_tones(f / "rows", 18), "rows"),
     TaskRun("image-segmentation", "tiny:segformer", lambda f: write_discs(f / "rows", 18), "rows"),
+    TaskRun("detection", "grid_detector:make", write_boxes),
     TaskRun("feature-classification", "tiny:bert", write_features, "rows.npz"),
     TaskRun("feature-pretraining", "tiny:bert", write_features, "rows.npz"),
 )

@@ -16,7 +16,7 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 
 WORDS = ["Anna", "doesn't", "like", "U.S.", "cats", "3,500", "naïve", "(old)", "dogs,", "x"]
 TEXTS = [" ".join(WORDS[n:] + WORDS[:n]) for n in range(len(WORDS))]

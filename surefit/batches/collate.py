@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from surefit.batches.branches import is_branched, share_prompts, split_branches
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, lead_column
 
 Array = npt.NDArray[Any]
@@ -46,13 +47,7 @@ def pad_stack(
     return batch
 
 
-def collate(
-    rows: Sequence[Mapping[str, Array]],
-    fields: Mapping[str, Field],
-    *,
-    pad_to_multiple_of: int | None = None,
-    padding_side: Side = "right",
-) -> dict[str, Array]:
+def collate(rows: Sequence[Mapping[str, Array]], fields: Mapping[str, Field]) -> dict[str, Array]:
     """Pad and stack encoded rows column by column; adds an attention mask from the lengths.
 
     >>> ids = Field(("time",), "int64", pad=9)
@@ -61,7 +56,7 @@ def collate(
     {'input_ids': [[9, 5], [7, 9]], 'attention_mask': [[1, 1], [1, 0]]}
     """
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    return collate_columns(columns, fields, pad_to_multiple_of, padding_side)
+    return collate_columns(columns, fields)
 
 
 def collate_columns(
@@ -87,7 +82,7 @@ def collate_columns(
 
 
 def is_masked(spec: Field) -> bool:
-    """Whether a batch has an attention mask along the time axis of this column."""
+    """Return whether a batch has an attention mask along the time axis of this column."""
     return spec.masked and (spec.time_axis is not None or starts_in_time(spec))
 
 
@@ -101,7 +96,7 @@ def _mask(lengths: list[int], padded: int, side: Side) -> Array:
 
 
 def starts_in_time(spec: Field) -> bool:
-    """Whether the first axis of a column is a time axis."""
+    """Return whether the first axis of a column is a time axis."""
     return bool(spec.axes) and is_time(spec.axes[0])
 
 
@@ -121,7 +116,7 @@ def _axis_sizes(
 
 
 def pad_token_id(tokenizer: Any) -> int:
-    """The tokenizer's pad token id, else its eos, else 0; masks do not depend on it."""
+    """Return the tokenizer's pad token id, else its eos, else 0; masks do not depend on it."""
     for name in ("pad_token_id", "eos_token_id"):
         value = getattr(tokenizer, name, None)
         if value is not None:
@@ -146,12 +141,16 @@ class Layout:
     body. `row_steps` has their places in their rows if a mask has gaps.
 
     With `predicts`, `labelled_positions` lists the flat positions of the logits that the loss
-    reads, and `labelled_targets` the labels. Listing them on the CPU avoids a device sync.
+    reads, and `labelled_targets` the labels. Listing them on the CPU avoids a device sync. Where
+    rows are two sequences each, `labelled_rows` has the sequence of each labelled token.
     """
 
     padding_free: bool = False
     predicts: Predicts | None = None
     body_only: bool = False
+    shares_prompt: bool = False
+    """Whether two answers to a prompt share it, and do not see each other; else they are rows of
+    their own."""
 
 
 PADDED = Layout()
@@ -175,6 +174,11 @@ def arrange(
     """
     batch: dict[str, Array | tuple[int, ...]]
     starts: Array | None
+    branched = is_branched(columns)
+    if branched and layout.shares_prompt:
+        return share_prompts(columns, fields)
+    if branched:
+        columns, fields = split_branches(columns, fields)
     if layout.padding_free and not layout.body_only:
         batch, starts = _concatenate_rows(columns, fields)
     else:
@@ -191,6 +195,12 @@ def arrange(
         batch["labelled_positions"] = (
             positions - 1 if layout.predicts == "next_token" else positions
         )
+        if branched:
+            batch["labelled_rows"] = (
+                positions // labels.shape[1]
+                if starts is None
+                else starts.searchsorted(positions, "right") - 1
+            )
     return batch
 
 
@@ -212,7 +222,7 @@ def _concatenate_rows(
 
 
 def list_kept(mask: Array) -> dict[str, Array | tuple[int, ...]]:
-    """The positions that an attention mask (B, L) keeps, and how many in each row.
+    """Return the positions that an attention mask (B, L) keeps, and how many in each row.
 
     >>> kept = list_kept(np.array([[1, 1, 0], [1, 0, 1]]))
     >>> kept["kept_positions"].tolist(), kept["row_lengths"], kept["row_steps"]

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.collate import Array, Side, collate, pad_stack, pad_token_id, starts_in_time
+from surefit.batches.collate import (
+    Array,
+    Side,
+    collate_columns,
+    pad_stack,
+    pad_token_id,
+    starts_in_time,
+)
 from surefit.batches.field import (
     SEQUENCES,
     Field,
@@ -29,15 +36,8 @@ class CollateError(SurefitError, ValueError):
     """Rows that cannot be batched; the message names the row and the column."""
 
 
-def as_rows(features: Any) -> list[dict[str, Any]]:
-    if isinstance(features, Mapping):
-        features = _rows_of_columns(features)
-    elif hasattr(features, "to_pylist"):  # a pyarrow Table or RecordBatch
-        features = features.to_pylist()
-    plain: list[Any] = []
-    for row in features:
-        plain += row.to_pylist() if hasattr(row, "to_pylist") else [row]  # slices of a Table
-    rows = [_as_row(row, place) for place, row in enumerate(plain)]
+def _as_rows(features: Sequence[Any]) -> list[dict[str, Any]]:
+    rows = [_as_row(row, place) for place, row in enumerate(features)]
     if not rows:
         raise CollateError(
             "Expected at least one row, found none.", "Pass a list with at least one row."
@@ -45,34 +45,21 @@ def as_rows(features: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    sizes = {name: len(v) if hasattr(v, "__len__") else None for name, v in columns.items()}
-    if len(set(sizes.values())) > 1 or None in sizes.values():
-        raise CollateError(
-            f"Expected columns with one value per row, found columns of the lengths {sizes}.",
-            "Give all columns the same number of values; put a single row in a list: [row].",
-        )
-    num_rows = next(iter(sizes.values()), 0) or 0
-    return [{name: column[row] for name, column in columns.items()} for row in range(num_rows)]
-
-
 def _as_row(row: Any, place: int) -> dict[str, Any]:
-    if hasattr(row, "as_py"):  # a pyarrow StructScalar
+    if hasattr(row, "as_py"):  # a row of a pyarrow Table
         row = row.as_py()
     if not isinstance(row, Mapping):
         raise CollateError(
             f"row {place}: expected a mapping of columns, found {type(row).__name__}.",
-            "Let the dataset return dicts, such as {'input_ids': …, 'labels': …}.",
+            "Pass a list of rows, each a dict such as {'input_ids': …, 'labels': …}.",
         )
-    values = {
-        name: value.as_py() if hasattr(value, "as_py") else value for name, value in row.items()
-    }
+    values = dict(row)
     if "label" in values and "labels" not in values:  # the name models take
         values["labels"] = values.pop("label")
     return values
 
 
-def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     for place, row in enumerate(rows):
         for name in names:
@@ -85,8 +72,8 @@ def as_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in names}
 
 
-def is_text(values: Sequence[Any]) -> bool:
-    """Whether a column holds text, or lists of text, which a tensor cannot hold."""
+def _is_text(values: Sequence[Any]) -> bool:
+    """Return whether a column holds text, or lists of text, which a tensor cannot hold."""
     leaf = _first_leaf(values)
     return isinstance(leaf, str | bytes) or (
         isinstance(leaf, np.ndarray) and leaf.dtype.kind in "US"
@@ -103,11 +90,11 @@ def _first_leaf(values: Any) -> Any:
 
 
 def _is_object_array(value: Any) -> bool:
-    """Whether this is an array of arrays, as pandas and NumPy represent ragged rows."""
+    """Return whether this is an array of arrays, as pandas and NumPy represent ragged rows."""
     return isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
 
 
-def as_arrays(name: str, values: Sequence[Any]) -> list[Array]:
+def _as_arrays(name: str, values: Sequence[Any]) -> list[Array]:
     arrays = _with_equal_rank([_as_array(name, row, value) for row, value in enumerate(values)])
     dtype = _common_dtype(arrays)
     for row, array in enumerate(arrays):
@@ -129,7 +116,7 @@ def _with_equal_rank(arrays: Sequence[Array]) -> list[Array]:
 
 
 def _common_dtype(arrays: Sequence[Array]) -> np.dtype[Any]:
-    """The common dtype as in torch: integers take the precision of the floats beside them.
+    """Return the common dtype as in torch: integers take the precision of the floats beside them.
 
     >>> _common_dtype([np.array([1]), np.array([0.5], "float32"), np.array([])])
     dtype('float32')
@@ -165,7 +152,7 @@ def _as_array(name: str, row: int, value: Any) -> Array:
 
 
 def _pad_nested(value: Any) -> Array:
-    """A list of lists of different lengths as one array, padded with 0.
+    """Return a list of lists of different lengths as one array, padded with 0.
 
     >>> _pad_nested([[1, 2], [3]]).tolist()
     [[1, 2], [3, 0]]
@@ -222,9 +209,9 @@ class Collator:
     def __call__(self, features: Any) -> dict[str, torch.Tensor | list[str]]:
         import torch
 
-        rows = as_rows(features)
-        columns = as_columns(rows)
-        texts = {name: values for name, values in columns.items() if is_text(values)}
+        rows = _as_rows(features)
+        columns = _as_columns(rows)
+        texts = {name: values for name, values in columns.items() if _is_text(values)}
         numeric = {name: v for name, v in columns.items() if name not in texts}
         brain_floats = {
             name
@@ -232,19 +219,13 @@ class Collator:
             if name not in self.fields
             and all(isinstance(v, torch.Tensor) and v.dtype == torch.bfloat16 for v in values)
         }
-        arrays = {name: as_arrays(name, values) for name, values in numeric.items()}
+        arrays = {name: _as_arrays(name, values) for name, values in numeric.items()}
         fields = {}
         if arrays:
             known = {**well_known_fields(pad_token_id(self.tokenizer)), **self.fields}
             fields = _infer_fields(arrays, known, set(self.fields))
             _refuse_misaligned(arrays, fields)
-        encoded = [{name: column[i] for name, column in arrays.items()} for i in range(len(rows))]
-        batch = collate(
-            encoded,
-            fields,
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            padding_side=self.padding_side,
-        )
+        batch = collate_columns(arrays, fields, self.pad_to_multiple_of, self.padding_side)
         tensors: dict[str, Any] = {name: torch.from_numpy(v) for name, v in batch.items()}
         for name in brain_floats:
             tensors[name] = tensors[name].to(torch.bfloat16)
@@ -262,7 +243,7 @@ def _infer_fields(
 
 
 def _find_lead(arrays: Mapping[str, Sequence[Array]], known: Mapping[str, Field]) -> str | None:
-    """The sequence column that others are aligned with; None for rows of several sequences."""
+    """Return sequence column that others are aligned with; None for rows of several sequences."""
     name = next((name for name in SEQUENCES if name in arrays), None)
     if name is None:
         return None
@@ -319,7 +300,7 @@ def _infer_field(
 
 
 def _fits(spec: Field, column: Sequence[Array]) -> bool:
-    """Whether a column has the usual dtype of its name; float labels do not."""
+    """Return whether a column has the usual dtype of its name; float labels do not."""
     kinds = "biu" if "int" in spec.dtype else "biuf"
     return column[0].dtype.kind in kinds or not any(array.size for array in column)
 

@@ -46,7 +46,7 @@ class KeyedPermutation:
     key: tuple[int, ...]
 
     def __call__(self, places: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """What is at each of these places."""
+        """Return what is at each of these places."""
         return self._walk(places, self._round_keys())
 
     def inverse(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -75,7 +75,7 @@ def _feistel(numbers: Numbers, keys: Numbers, half: np.uint64) -> Numbers:
 
 
 def _mix(numbers: Numbers) -> Numbers:
-    """The finalizer of SplitMix64: each bit of the result depends on all bits."""
+    """Return the finalizer of SplitMix64: each bit of the result depends on all bits."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
@@ -102,7 +102,7 @@ class RowOrder:
     epoch: int
 
     def rows(self, first: int, end: int) -> npt.NDArray[np.int64]:
-        """The rows at the places from `first` to `end`."""
+        """Return the rows at the places from `first` to `end`."""
         places = np.arange(first, end)
         if self.block_rows == 1:
             return self._blocks(places)
@@ -116,7 +116,7 @@ class RowOrder:
         return (places + self._begin) % self.num_rows
 
     def place(self, row: int) -> int:
-        """The place of a row."""
+        """Return the place of a row."""
         if self.block_rows == 1:
             return int(self._blocks.inverse([row])[0])
         block, offset = divmod((row - self._begin) % self.num_rows, self.block_rows)
@@ -139,7 +139,7 @@ class RowOrder:
         return ((place + 1) * self._num_windows - 1) // self.num_rows
 
     def _in_window(self, window: int) -> tuple[int, KeyedPermutation]:
-        """The first place of a window, and the order of the places in it."""
+        """Return the first place of a window, and the order of the places in it."""
         begin, end = (self.num_rows * each // self._num_windows for each in (window, window + 1))
         return begin, KeyedPermutation(end - begin, (self.seed, self.epoch, 0x2035, window))
 
@@ -149,7 +149,7 @@ class RowOrder:
 
 
 def block_rows(num_rows: int, num_bytes: int, memory_bytes: int) -> int:
-    """Rows of a block: one if all rows fit in memory, else as many as are worth a read.
+    """Return rows of a block: one if all rows fit in memory, else as many as are worth a read.
 
     >>> block_rows(1_000_000, 10**9, 10**10), block_rows(1_000_000, 10**10, 10**9)
     (1, 8)
@@ -188,7 +188,7 @@ class Section:
     """Which step is trained on at which place, if not as they come."""
 
     def step_rows(self, step: int) -> Rows:
-        """The rows of a step of the epoch."""
+        """Return the rows of a step of the epoch."""
         place = step - self.first_step
         turn = place if self.turns is None else int(self.turns[place])
         return self.rows[self.starts[turn] : self.starts[turn + 1]]
@@ -200,7 +200,7 @@ def section_steps(batches: Batches) -> int:
 
 
 def usual_step_rows(batches: Batches) -> int:
-    """Rows of a step; where tokens bound it, the mean."""
+    """Return rows of a step; where tokens bound it, the mean."""
     if batches.max_tokens is None:
         return batches.effective_rows
     return max(1, _step_tokens(batches) * len(batches.lengths) // max(num_tokens(batches), 1))
@@ -208,7 +208,7 @@ def usual_step_rows(batches: Batches) -> int:
 
 @lru_cache(maxsize=8)
 def row_order(batches: Batches, epoch: int) -> RowOrder:
-    """The order of an epoch; it depends on the effective batch size where blocks are large."""
+    """Return order of an epoch; it depends on the effective batch size where blocks are large."""
     num_rows, step_rows = len(batches.lengths), usual_step_rows(batches)
     window_rows = max(WINDOW_BLOCKS * batches.block_rows, WINDOW_STEPS * step_rows)
     num_windows = -(-num_rows // window_rows)
@@ -237,7 +237,7 @@ def make_section(batches: Batches, epoch: int, number: int) -> Section:
 
 
 def _step_starts(batches: Batches, epoch: int, first: int, end: int) -> Rows:
-    """The places in an epoch at which steps start, and the end of the last of them."""
+    """Return the places in an epoch at which steps start, and the end of the last of them."""
     if batches.max_tokens is not None:
         return _token_starts(batches, epoch)[first : end + 1]
     starts = np.arange(first, end + 1) * batches.effective_rows
@@ -247,7 +247,7 @@ def _step_starts(batches: Batches, epoch: int, first: int, end: int) -> Rows:
 
 
 def find_step(batches: Batches, epoch: int, place: int) -> int:
-    """The step that a place of an epoch is in."""
+    """Return the step that a place of an epoch is in."""
     if batches.max_tokens is not None:
         return int(np.searchsorted(_token_starts(batches, epoch), place, "right")) - 1
     return min(place // batches.effective_rows, batches.steps_per_epoch - 1)
@@ -255,7 +255,7 @@ def find_step(batches: Batches, epoch: int, place: int) -> int:
 
 @lru_cache(maxsize=2)
 def _token_starts(batches: Batches, epoch: int) -> Rows:
-    """Where the steps of an epoch start if tokens bound them: 8 bytes a step."""
+    """Return where the steps of an epoch start if tokens bound them: 8 bytes a step."""
     steps = count_steps(batches)
     lengths = _lengths_in_order(batches, epoch)
     return _cut_by_tokens(
@@ -291,7 +291,7 @@ def _step_tokens(batches: Batches) -> int:
 
 @lru_cache(maxsize=8)
 def num_tokens(batches: Batches) -> int:
-    """Tokens of all rows, at least one each."""
+    """Return tokens of all rows, at least one each."""
     parts = range(0, len(batches.lengths), SCANNED_ROWS)
     return sum(int(_counted(batches.lengths[s : s + SCANNED_ROWS]).sum()) for s in parts)
 
@@ -313,7 +313,7 @@ def _cut_by_tokens(
     num_steps: int | None = None,
     total: int | None = None,
 ) -> Rows:
-    """Where steps start in consecutive rows, and the end.
+    """Return where steps start in consecutive rows, and the end.
 
     Each takes as many rows as its budget of tokens allows. If there are to be `num_steps`, all have
     about as many tokens, which may exceed the budget by a part of a row.
@@ -347,7 +347,7 @@ def _cut_by_tokens(
 
 
 def micro_sizes(num_rows: int, batches: Batches) -> Rows:
-    """The sizes of the micro-batches of a step.
+    """Return the sizes of the micro-batches of a step.
 
     >>> from surefit.batches.order import Batches
     >>> [micro_sizes(5, Batches(np.ones(5, np.int32), 0, 2, min_rows=n)).tolist() for n in (1, 2)]
@@ -360,7 +360,7 @@ def micro_sizes(num_rows: int, batches: Batches) -> Rows:
 
 
 def divide_step(step: Rows, batches: Batches) -> list[Rows]:
-    """The micro-batches of one step."""
+    """Return the micro-batches of one step."""
     if batches.max_tokens is not None:
         return _parts_of_tokens(step, batches, batches.max_tokens)
     divided, sizes = divide_steps(step[None], batches)
@@ -401,7 +401,8 @@ def _parts_of_tokens(step: Rows, batches: Batches, max_tokens: int) -> list[Rows
 def _fill(
     rows: Rows, lengths: npt.NDArray[np.int32], max_tokens: int, processes: int = 1
 ) -> list[Rows]:
-    """Rows, the longest first, as micro-batches: each row goes to the one with the fewest tokens.
+    """Return rows, the longest first, as micro-batches: each row goes to the one with the fewest
+    tokens.
 
     There are as many micro-batches for each of the processes, unless rows are too long for that.
 
@@ -424,7 +425,7 @@ def _fill(
 
 
 def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
-    """Where padded micro-batches start and end in consecutive rows.
+    """Return where padded micro-batches start and end in consecutive rows.
 
     >>> _cut(np.array([1, 2, 2, 3], np.int32), 4)
     [0, 2, 3, 4]
@@ -439,7 +440,7 @@ def _cut(lengths: npt.NDArray[np.int32], max_tokens: int) -> list[int]:
 
 
 def to_starts(sizes: Rows) -> Rows:
-    """Where consecutive groups of these sizes start, and the end of the last."""
+    """Return where consecutive groups of these sizes start, and the end of the last."""
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts

@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from surefit.errors import UsageError
+
 IGNORE_INDEX = -100
 """The label of positions that the loss skips, as in torch."""
 OWN = "surefit."
 """How names in a batch start that are surefit's own and no columns."""
 NUM_TARGETS = f"{OWN}num_targets"
 """The number of targets of a batch, in the batch."""
+PER_ROW = f"{OWN}targets_per_row"
+"""Targets per row in the whole step, or in all rows of an evaluation; in the batch. A loss of rows
+that is multiplied by it may be divided by targets."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,17 @@ class Field:
     aligned_with: str | None = None
     masked: bool = True
     """Whether a batch has an attention mask, made from the lengths of this column."""
+
+    def __post_init__(self) -> None:
+        """Refuse axes that are sizes, or one name without a tuple."""
+        if isinstance(self.axes, tuple | list) and all(isinstance(a, str) for a in self.axes):
+            return
+        raise UsageError(
+            f"Field has the axes {self.axes!r}; expected names, one per axis of a row without the "
+            "batch: a size is not given.",
+            "Write surefit.Field(('time', 'width')) for rows [time, width], surefit.Field(()) for "
+            "a number; 'time' is the axis along which rows differ in length.",
+        )
 
     @cached_property
     def rank(self) -> int:
@@ -69,7 +85,7 @@ RECORDED = ("input_values", "input_features")
 
 
 def lead_column(columns: Iterable[str]) -> str | None:
-    """The column that the length and the attention mask of a row are made from."""
+    """Return the column that the length and the attention mask of a row are made from."""
     names = {*columns}
     return next((name for name in (*SEQUENCES, *RECORDED) if name in names), None)
 
@@ -90,7 +106,7 @@ def well_known_fields(pad_token_id: int = 0) -> dict[str, Field]:
 
 
 def describe_misalignment(column: str, found: int, other: str, expected: int) -> str:
-    """The message about two aligned columns of different lengths."""
+    """Return the message about two aligned columns of different lengths."""
     return (
         f"column {column!r} has length {found}, but {other!r}, which it is aligned with, "
         f"has length {expected}"
@@ -100,7 +116,7 @@ def describe_misalignment(column: str, found: int, other: str, expected: int) ->
 def find_misalignment(
     lengths: Mapping[str, int], fields: Mapping[str, Field]
 ) -> tuple[str, int, str, int] | None:
-    """The first column of a row whose length differs from the column it is aligned with.
+    """Return the first column of a row whose length differs from the column it is aligned with.
 
     With the length, the other column and its length, as `describe_misalignment` takes them.
     """

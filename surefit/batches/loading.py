@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,7 +14,7 @@ import numpy as np
 from surefit.batches.collate import PADDED, Layout, arrange
 from surefit.batches.field import NUM_TARGETS, Field
 from surefit.errors import UsageError
-from surefit.processes import stop_signals
+from surefit.forked_map import forked_map
 
 if TYPE_CHECKING:
     import torch
@@ -35,9 +32,6 @@ THREAD_SECONDS = 2e-4
 """Approximate cost of passing a batch between threads, including the GIL."""
 ALIGNMENT_BYTES = 64
 """Where torch's CPU allocator begins every tensor."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOST_WORKER = ("exited unexpectedly", "is killed by signal")
-"""What torch says where a worker process has ended."""
 SLOW_BATCHES = 3
 """Prefetching by a thread starts after so many consecutive batches that take longer."""
 
@@ -85,130 +79,21 @@ def from_workers(
     make: Callable[[Item], Made],
     workers: int,
     device: Any = "cpu",
-    on_signal: Callable[[], None] = lambda: None,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Made]:
-    """`make(item)` for each item, in order, by worker processes, moved to the device.
+    """`make(item)` for each item, in order, by forked worker processes, moved to the device.
 
-    Each worker process repeats the imports, so a thread (`prefetch`) is better unless making a
-    batch takes longer than training on it. A worker that gets SIGINT or SIGTERM calls `on_signal`
-    and works on. Where one is killed, the rest is made here, which `notice` is told.
+    Where a worker is killed, the rest is made here, which `notice` is told. A thread (`prefetch`)
+    is better unless making a batch takes longer than training on it.
     """
-    left = iter(items)
-    waiting: deque[Item] = deque()
-
-    def noted() -> Iterator[Item]:
-        for item in left:
-            waiting.append(item)
-            yield item
-
-    batches = _start_workers(noted(), make, workers, on_signal)
-    lost = ""
-    try:
-        while not lost:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            except (RuntimeError, ConnectionError, EOFError) as error:
-                lost = str(error).split("\n", 1)[0] or type(error).__name__
-                if not any(words in lost for words in LOST_WORKER) and not (
-                    isinstance(error, ConnectionError | EOFError) and _has_dead(batches._workers)
-                ):
-                    raise
-            else:
-                waiting.popleft()
-                yield _move(batch, device)
-    finally:
-        _end_workers(batches._workers)
-    notice(
-        f"A worker process that makes batches has ended ({lost}). The same batches are now made "
-        "without workers. If the system ended it for lack of memory, use fewer workers."
+    lost = partial(
+        notice,
+        "A worker process that makes batches has ended. The same batches are now made without "
+        "workers. If the system ended it for lack of memory, use fewer workers.",
     )
-    for item in chain(waiting, left):
-        yield _move(make(item), device)
-
-
-def _start_workers(
-    items: Iterator[Item],
-    make: Callable[[Item], Made],
-    workers: int,
-    on_signal: Callable[[], None],
-) -> Any:
-    """Batches by torch's workers, which a signal to all processes does not end.
-
-    torch would also raise the end of a worker in the midst of whatever runs here, by a handler of
-    SIGCHLD. The workers are taken off its list, so that it is raised where the next batch is
-    awaited. The workers share the temporary folder of this process, which removes it when it ends;
-    one of their own would stay behind, because they are killed.
-    """
-    from multiprocessing.util import get_temp_dir
-
-    import torch
-    from torch._C import _remove_worker_pids
-    from torch.utils.data import DataLoader
-
-    loader: Any = DataLoader(
-        _Maker(make),  # type: ignore[arg-type]
-        batch_size=None,
-        sampler=items,
-        num_workers=workers,
-        collate_fn=lambda batch: batch,
-        worker_init_fn=lambda _: _in_worker(on_signal),
-        generator=torch.Generator(),  # its draw of a seed must not advance the training RNG
-    )
-    get_temp_dir()
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGCHLD)
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # until the workers can handle them
-    try:
-        batches = iter(loader)
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        if is_main_thread:
-            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
-    _remove_worker_pids(id(batches))
-    batches._worker_pids_set = False
-    _running.update(batches._workers)
-    return batches
-
-
-def _has_dead(workers: Iterable[Any], seconds: float = 2.0) -> bool:
-    """Whether a worker has ended, or does so in a moment: it may still be ending."""
-    deadline = time.monotonic() + seconds
-    while all(worker.is_alive() for worker in workers):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def _end_workers(workers: Iterable[Any]) -> None:
-    """End worker processes, which SIGTERM does not; they hold nothing that must be saved."""
-    for worker in list(workers):
-        worker.kill()
-        _running.discard(worker)
-
-
-_running: set[Any] = set()
-atexit.register(lambda: _end_workers(_running))  # those of an iterator that was never closed
-
-
-def _in_worker(on_signal: Callable[[], None]) -> None:
-    """Leave signals to the training process, which finishes its step and saves."""
-    for number in stop_signals():
-        signal.signal(number, lambda *_: on_signal())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-
-
-class _Maker:
-    """A map-style dataset for DataLoader whose items are made on access."""
-
-    def __init__(self, make: Callable[[Any], Any]) -> None:
-        self.make = make
-
-    def __getitem__(self, item: Any) -> Any:
-        return self.make(item)
+    with forked_map(make, items, workers, lost) as batches:
+        for batch in batches:
+            yield _move(batch, device)
 
 
 def load_batch(
@@ -220,7 +105,7 @@ def load_batch(
     prepare: PrepareInEpoch | None = None,
     layout: Layout = PADDED,
 ) -> dict[str, Any]:
-    """Rows of a store as one batch of tensors on the device.
+    """Return rows of a store as one batch of tensors on the device.
 
     It includes `NUM_TARGETS`, unless a custom `collate_fn` makes the batch.
     """

@@ -61,7 +61,7 @@ class Epoch:
     step_starts: Rows  # indices into micro_starts, and the end
 
     def micro_batches(self, step: int) -> list[Rows]:
-        """The micro-batches of a step."""
+        """Return the micro-batches of a step."""
         first, end = self.step_starts[step], self.step_starts[step + 1]
         return [self.rows[a:b] for a, b in pairwise(self.micro_starts[first : end + 1])]
 
@@ -120,7 +120,7 @@ class Batches:
         return len(self.lengths) > EXAMINED_ROWS
 
     def epoch(self, epoch: int) -> Epoch:
-        """All steps of an epoch, in no order; of many rows, some of the steps."""
+        """Return all steps of an epoch, in no order; of many rows, some of the steps."""
         return _examine(self, epoch)
 
     @property
@@ -138,15 +138,15 @@ class Batches:
         return round(count * self.steps_per_epoch / max(len(order.step_starts) - 1, 1))
 
     def step_rows(self, epoch: int, step: int) -> Rows:
-        """All rows of a step, over all processes."""
+        """Return all rows of a step, over all processes."""
         return make_section(self, epoch, step // section_steps(self)).step_rows(step)
 
     def micro_batches(self, epoch: int, step: int) -> list[Rows]:
-        """The micro-batches of a step, over all processes."""
+        """Return the micro-batches of a step, over all processes."""
         return divide_step(self.step_rows(epoch, step), self)
 
     def share(self, epoch: int, step: int, process: int = 0) -> Share:
-        """The share of a step that one process trains on."""
+        """Return the share of a step that one process trains on."""
         micro = self.micro_batches(epoch, step)
         mine = tuple(micro[place] for place in self._assigned(self._costs(micro))[process])
         return Share(mine, 1.0) if mine else Share((micro[0],), 0.0)
@@ -168,7 +168,7 @@ class Batches:
         return 1 - total / (slowest * self.num_processes) if slowest else 0.0
 
     def _assigned(self, costs: list[int]) -> list[list[int]]:
-        """The micro-batches of each process: the costliest first, to the one with the least."""
+        """Return micro-batches of each process: the costliest first, to the one with the least."""
         if self.num_processes == 1:
             return [[*range(len(costs))]]
         assigned: list[list[int]] = [[] for _ in range(self.num_processes)]
@@ -200,7 +200,7 @@ class Batches:
         return 1 - int(tokens.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def random_padding_share(self) -> float:
-        """The `padding_share` of a plain shuffle, padded."""
+        """Return the `padding_share` of a plain shuffle, padded."""
         lengths = self.lengths[self.epoch(0).rows] if self.is_sampled else self.lengths
         shuffled = np.random.default_rng(self.seed).permutation(lengths)
         starts = np.arange(0, len(shuffled), self.batch_size)
@@ -209,7 +209,7 @@ class Batches:
         return 1 - int(shuffled.sum(dtype=np.int64)) / padded if padded else 0.0
 
     def longest(self, epoch: int = 0) -> tuple[int, int]:
-        """Rows and padded length of the micro-batch with the most positions.
+        """Return rows and padded length of the micro-batch with the most positions.
 
         For padding-free batches: the most rows of a micro-batch, and the length of the longest row.
         """
@@ -233,7 +233,7 @@ class Batches:
         return float(self.positions().sum()) * len(self.lengths) / max(len(self.epoch(0).rows), 1)
 
     def median_rows(self) -> Rows:
-        """The rows of a micro-batch with the median number of positions."""
+        """Return the rows of a micro-batch with the median number of positions."""
         positions = self.positions()
         return self._rows_of(0, int(np.argsort(positions, kind="stable")[len(positions) // 2]))
 
@@ -242,14 +242,14 @@ class Batches:
         return order.rows[order.micro_starts[micro] : order.micro_starts[micro + 1]]
 
     def worst_rows(self, epochs: int = 1) -> Rows:
-        """The rows of the micro-batch with the most positions, over all epochs.
+        """Return the rows of the micro-batch with the most positions, over all epochs.
 
         As many epochs are examined as can be computed in about a second.
         """
         return _find_worst(self, self.examined_epochs(epochs))
 
     def examined_epochs(self, epochs: int) -> int:
-        """How many of the epochs are looked at for their extremes."""
+        """Return how many of the epochs are looked at for their extremes."""
         return min(epochs, EXAMINED_EPOCHS, max(1, EXAMINED_ROWS // max(len(self.lengths), 1)))
 
     def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
@@ -270,7 +270,7 @@ def _find_worst(batches: Batches, epochs: int) -> Rows:
 
 @lru_cache(maxsize=2)
 def _examine(batches: Batches, epoch: int) -> Epoch:
-    """All steps of an epoch; of many rows, some with that of the longest row among them."""
+    """Return all steps of an epoch; of many rows, some with that of the longest row among them."""
     num_steps, size = batches.steps_per_epoch, section_steps(batches)
     sections: Rows = np.arange(-(-num_steps // size))
     if batches.is_sampled:
@@ -287,7 +287,7 @@ def _examine(batches: Batches, epoch: int) -> Epoch:
 
 
 def _divided(section: Section, batches: Batches) -> tuple[Rows, Rows, Rows]:
-    """The rows of a section by micro-batch, the sizes of these, and how many each step has."""
+    """Return rows of a section by micro-batch, the sizes of these, and how many each step has."""
     num_steps = len(section.starts) - 1
     steps = [section.rows[a:b] for a, b in pairwise(section.starts)]
     whole = 0

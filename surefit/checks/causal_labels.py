@@ -114,7 +114,7 @@ class TokenRows:
 
     @classmethod
     def of_batch(cls, ids: Any, labels: Any, mask: Any = None) -> TokenRows:
-        """The rows of a padded batch: three arrays (B, T), or nested lists."""
+        """Return the rows of a padded batch: three arrays (B, T), or nested lists."""
         ids, labels = np.asarray(ids, np.int64), np.asarray(labels, np.int64)
         seen = np.ones(ids.shape, bool) if mask is None else np.asarray(mask) != 0
         starts = np.arange(len(ids) + 1) * ids.shape[1]
@@ -260,7 +260,8 @@ def find_padding(
     [False, False, False, True]
     """
     hidden = _outside(rows, rows.mask)
-    padding = hidden & (len(np.unique(rows.ids[hidden])) == 1)
+    outside = rows.ids[hidden]
+    padding = hidden & bool(len(outside) and (outside == outside[0]).all())
     if pad is None:
         return padding
     return padding | _outside(rows, rows.ids != pad, int(pad in ends))
@@ -279,7 +280,7 @@ def _outside(
 
 
 def infer_pad(rows: TokenRows) -> int | None:
-    """The token that rows of one length are filled up with, if there is one.
+    """Return the token that rows of one length are filled up with, if there is one.
 
     An attention mask that leaves positions out says itself what is padding.
 

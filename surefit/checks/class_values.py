@@ -96,7 +96,7 @@ TYPICAL_ROWS = 8
 
 
 def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
-    """What is odd about the names of the classes and their numbers of rows."""
+    """Yield what is odd about the names of the classes and their numbers of rows."""
     labels, column = encoder.target.classes, encoder.roles.get("label")
     if labels is None or column is None or column in table.files:  # classes are inside the files
         return
@@ -173,7 +173,7 @@ def _alike(counts: Mapping[Any, int]) -> list[list[Any]]:
 
 
 def _are_frequent(counts: Sequence[int]) -> bool:
-    """Whether so many rows have each of the names that none of them is a slip."""
+    """Return whether so many rows have each of the names that none of them is a slip."""
     return min(counts) >= FREQUENT_ROWS and min(counts) >= FREQUENT_SHARE * max(counts)
 
 
@@ -195,7 +195,7 @@ def _report_alike(
 
 
 def folded(name: Any) -> str:
-    """A class name without case and spaces; single letters stay as they are.
+    """Return a class name without case and spaces; single letters stay as they are.
 
     >>> folded("Not  Spam ") == folded("not_spam"), folded("A") == folded("a")
     (True, False)
@@ -226,7 +226,7 @@ def _check_markers(
 
 
 def _as_numbers(names: Sequence[Any]) -> dict[int, Any] | None:
-    """The classes by number, if all of them are whole numbers."""
+    """Return the classes by number, if all of them are whole numbers."""
     read = {}
     for name in names:
         number = read_number(name) if isinstance(name, str) else name
@@ -237,7 +237,7 @@ def _as_numbers(names: Sequence[Any]) -> dict[int, Any] | None:
 
 
 def find_sentinel(counts: Mapping[int, int]) -> int | None:
-    """The class number that stands for a missing label, if one does.
+    """Return the class number that stands for a missing label, if one does.
 
     >>> find_sentinel({0: 40, 1: 50, 2: 30, -1: 9}), find_sentinel({0: 40, 1: 50, 255: 9})
     (-1, 255)
@@ -325,13 +325,13 @@ class Classes:
     names: list[Any]
 
     def counts(self, names: Sequence[Any]) -> Rows:
-        """How many rows each of the given classes has."""
+        """Return how many rows each of the given classes has."""
         own = dict(zip(self.names, count_classes(self.numbers, len(self.names)), strict=True))
         return np.array([int(own.get(name, 0)) for name in names])
 
 
 def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
-    """The classes in a column with one label per row; None if there are many."""
+    """Return the classes in a column with one label per row; None if there are many."""
     kind = table.column_type(column)
     if not (is_text(kind) or is_number(kind)):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -11,27 +11,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.checks.date_columns import check_number_dates, check_text_dates
-from surefit.checks.input_values import READ_WHOLE, check_float_images
+from surefit.checks.markers import check_markers
 from surefit.checks.number_values import (
     TableSides,
     check_constant_columns,
     check_magnitudes,
-    check_target_markers,
     of_table,
 )
-from surefit.checks.wrong_encoding import check_encoding
+from surefit.checks.shapes import check_shape
 from surefit.config import set_option
 from surefit.data.column_types import is_number
+from surefit.data.several_columns import target_columns
 from surefit.data.table import Table
 from surefit.data.written_values import is_missing
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import TablePart
-from surefit.inputs.image.image_planes import AS_THEY_ARE
+from surefit.inputs.row_input import ALONE
 from surefit.targets.task_spec import TaskSpec, account_columns
 
 Applies = Callable[[Table, str, TaskSpec, Encoder], bool]
-Check = Callable[[Table, str, Encoder], Iterator[Finding]]
+Check = Callable[[Table, str, Encoder], Iterable[Finding]]
 
 
 def _is_read(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
@@ -45,37 +45,52 @@ def _is_number_read(table: Table, column: str, task: TaskSpec, encoder: Encoder)
     return is_input and _is_read(table, column, task, encoder)
 
 
-def _is_scaled_image(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
-    pixels = encoder.input.pixels
-    as_they_are = pixels is not None and pixels.float_range == AS_THEY_ARE
-    return column == encoder.roles.get("image") and not as_they_are
+def _is_input(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    given = task.reads.input_of(encoder.roles)
+    return given is not None and column == encoder.roles.get(given.role or "")
 
 
 def _is_of_table(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
     return encoder.input.columns is not None and column != encoder.roles.get("label")
 
 
-def _is_amount(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
-    return encoder.target.numbers is not None and column == encoder.roles.get("label")
+def _is_shaped(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    is_target = encoder.target.numbers is not None and column == encoder.roles.get("label")
+    return is_target or _is_number_read(table, column, task, encoder)
+
+
+def check_column_shape(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
+    """Yield the odd shape of a column of numbers, on a sample spread over the rows."""
+    for part, name in target_columns(table, column):
+        if not is_number(part.column_type(name)):
+            continue
+        rows, values = [np.empty(0, np.int64)], [np.empty(0)]
+        for places, some in part.profile(name).spread():
+            rows.append(places)
+            values.append(some.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+        every = np.concatenate(values), np.concatenate(rows)
+        yield from check_shape(*every, f"column {name!r}", name, table.where)
 
 
 COLUMN_RULES: tuple[tuple[Applies, Check], ...] = (
-    (_is_scaled_image, lambda table, column, _: check_float_images(table, column)),
     (_is_number_read, lambda table, column, _: check_magnitudes(of_table(table, column))),
     (_is_number_read, lambda table, column, _: check_number_dates(table, column)),
     (_is_of_table, check_text_dates),
-    (_is_amount, lambda table, column, _: check_target_markers(table, column)),
-    (_is_read, lambda table, column, _: check_encoding(table, column)),
+    (_is_shaped, check_column_shape),
+    (_is_read, check_markers),
 )
 """The rules about the values of one column: which columns each is for, and its function. To add
 one, write the function beside its rule, and a row here."""
 
 
 def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
-    """Columns of training data and of evaluation data; one finding per cause."""
+    """Yield columns of training data and of evaluation data; one finding per cause."""
     seen = set()
     tables = {table.key: table for table, _ in sides}
-    for table, (applies, check) in product(tables.values(), COLUMN_RULES):
+    given = task.reads.input_of(encoder.roles)
+    own = (_is_input, given.check_cells) if given is not None and given.check_cells else None
+    rules = COLUMN_RULES if own is None else (own, *COLUMN_RULES)
+    for table, (applies, check) in product(tables.values(), rules):
         columns = [name for name in table.columns if applies(table, name, task, encoder)]
         for found in (each for name in columns for each in check(table, name, encoder)):
             cause = (found.code, found.where.get("column"))
@@ -84,7 +99,7 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
                 yield found
     if encoder.input.columns is not None:
         yield from check_blanks([*tables.values()], encoder)
-    if task.reads.whole_rows and not set(READ_WHOLE) & encoder.roles.keys():
+    if task.reads.whole_rows and not set(ALONE) & encoder.roles.keys():
         label = encoder.roles.get("label")
         yield from check_constant_columns(sides, [c for c in sides[0][0].columns if c != label])
 
@@ -127,7 +142,7 @@ def check_blanks(tables: Sequence[Table], encoder: Encoder) -> Iterator[Finding]
 
 
 def _unlabelled(table: Table, label: str | None, encoder: Encoder) -> Array:
-    """The rows whose label is blank, or a marker of a missing value."""
+    """Return the rows whose label is blank, or a marker of a missing value."""
     if label not in table.columns:
         return np.empty(0, np.int64)
     profile = table.profile(label)
@@ -138,7 +153,7 @@ def _unlabelled(table: Table, label: str | None, encoder: Encoder) -> Array:
 
 
 def _is_seen(part: TablePart) -> bool:
-    """Whether the training rows have blanks in the column."""
+    """Return whether the training rows have blanks in the column."""
     return part.blank if part.kind == "number" else None in part.values
 
 

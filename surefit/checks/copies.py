@@ -78,7 +78,7 @@ COMMON_SHARE = 0.25
 
 
 def note_repeats(whole: Hashes, what: str) -> list[Finding]:
-    """How many rows repeat another one."""
+    """Return how many rows repeat another one."""
     repeats = count_repeats(whole)
     if not repeats:
         return []
@@ -116,7 +116,7 @@ def check_contradictions(
     exact: bool,
     of_table: bool,
 ) -> list[Finding]:
-    """Rows with one input and several targets, compared exactly, with the first two of them.
+    """Return rows with one input and several targets, compared exactly, with the first two of them.
 
     `exact` is whether an input has one right target. Rows `of_table`s share inputs by chance.
     """
@@ -155,7 +155,7 @@ def check_contradictions(
 
 
 def _best_share(inputs: Hashes, whole: Hashes) -> float:
-    """The share of rows that have the commonest target of their input.
+    """Return the share of rows that have the commonest target of their input.
 
     >>> _best_share(np.array([7, 7, 7, 8, 8], np.uint64), np.array([1, 1, 2, 3, 4], np.uint64))
     0.6
@@ -272,7 +272,7 @@ class Copies:
 
 
 def _compared(train: Side, side: Side, trained: Sketches, searched: Sketches) -> Copies:
-    """The searched rows of `side` that nearly equal a training row, compared word by word."""
+    """Return searched rows of `side` that nearly equal a training row, compared word by word."""
     pairs = _candidates(trained, searched)
     chosen = pairs[sample_rows(len(pairs), MAX_COMPARED, 0)]
     originals = _texts(train, chosen[:, 1])
@@ -319,7 +319,7 @@ def _keys(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
 
 
 def _texts(side: Side, places: Rows) -> Iterator[tuple[list[str], list[str]]]:
-    """The words of the input and of the target of each row."""
+    """Yield the words of the input and of the target of each row."""
     for given, target in side.parts.divided(side.table, side.rows[places]):
         yield _words(given), _words(target)
 
@@ -342,7 +342,7 @@ def _strings(value: Any) -> Iterator[str]:
 def shared_words(
     one: tuple[Sequence[str], Sequence[str]], two: tuple[Sequence[str], Sequence[str]]
 ) -> float | None:
-    """The share of words that two rows have in common, if one nearly repeats the other.
+    """Return the share of words that two rows have in common, if one nearly repeats the other.
 
     >>> words = "the quick brown fox jumps over the lazy dog".split()
     >>> round(shared_words((words, ["yes"]), (["see", *words], ["yes"])), 2)
@@ -365,7 +365,7 @@ def shared_words(
 
 
 def _are_spellings(left: Iterable[str], came: Iterable[str]) -> bool:
-    """Whether words were only added, only left out, or only spelled otherwise."""
+    """Return whether words were only added, only left out, or only spelled otherwise."""
     came = list(came)
     return all(not came or difflib.get_close_matches(word, came, 1) for word in left)
 

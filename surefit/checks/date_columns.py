@@ -42,7 +42,7 @@ EXACT = 60.0
 
 
 def _digits(values: Numbers) -> Flags:
-    """Whether numbers are year, month and day in digits."""
+    """Return whether numbers are year, month and day in digits."""
     years, months, days = values // 10_000, values // 100 % 100, values % 100
     known: Flags = (years >= 1900) & (years <= 2100) & (months >= 1) & (months <= 12)
     most = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
@@ -115,7 +115,7 @@ def check_number_dates(table: Table, column: str) -> Iterator[Finding]:
 
 
 def find_notation(values: Numbers, name: str) -> _Notation | None:
-    """The notation of dates that nearly all numbers have; None where they are other numbers.
+    """Return the notation of dates that nearly all numbers have; None where they are other numbers.
 
     >>> find_notation(np.arange(20230101.0, 20230129), "x").name
     'YYYYMMDD'
@@ -187,7 +187,7 @@ class _Dates:
 
 
 def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
-    """A text column that holds dates, and how they are read."""
+    """Yield a text column that holds dates, and how they are read."""
     orders = {part.column: part.order or "" for part in encoder.input.columns or ()}
     order = orders.get(column)
     known = order is not None and order != "mdy" and " or " not in order
@@ -216,7 +216,7 @@ def _read(profile: Profile) -> _Dates | None:
 
 
 def _find_problem(column: str, order: str | None, dates: _Dates) -> tuple[Cell, str, str] | None:
-    """The cell to show, what is wrong with the dates, and the fix; None where nothing is.
+    """Return the cell to show, what is wrong with the dates, and the fix; None where nothing is.
 
     Without an `order`, the column is not read.
     """

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from surefit.batches.branches import FIRST, PROMPT, is_branched, sequence_lengths
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
 from surefit.data.open_data import holds_lines
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, note, rule
-from surefit.inputs.chat.chat_reading import OVERLONG_ROW_DROPPED
-from surefit.inputs.chat.messages import EMPTY_PROMPT_OR_ANSWER, UNREADABLE_MESSAGE
-from surefit.inputs.chat.template_rendering import ANSWERS_NOT_FOUND, TEMPLATE_REFUSES_ROW
 from surefit.inputs.encoded_row import KNOWN, DropReason, describe_counts, phrase_of
 from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Pipeline
@@ -85,17 +83,6 @@ NO_VALIDATION_ROWS = rule(
 )
 
 
-CAUSES_OF_LOSS = frozenset(
-    each.code
-    for each in (
-        EMPTY_PROMPT_OR_ANSWER,
-        UNREADABLE_MESSAGE,
-        TEMPLATE_REFUSES_ROW,
-        ANSWERS_NOT_FOUND,
-        OVERLONG_ROW_DROPPED,
-    )
-)
-"""Remarks on rows that are dropped."""
 _CHUNK = 1 << 20
 MANY = 0.1
 """The share of rows from which a loss is worth a warning."""
@@ -111,16 +98,19 @@ def check_rows(
             spec = store.fields.get(name)
             if spec is not None and spec.rank == 1 and spec.numpy_dtype.kind in "iu":
                 yield from check_range(store, table, name, vocab_size, what)
-    if max_positions is not None and len(store) and int(store.lengths.max()) > max_positions:
-        yield _too_long(store, table, max_positions)
+    lengths = store.lengths
+    if is_branched(store.fields):
+        lengths = sequence_lengths(lengths, store.values(PROMPT), store.values(FIRST))
+    if max_positions is not None and len(store) and int(lengths.max()) > max_positions:
+        yield _too_long(store, table, lengths, max_positions)
 
 
-def _too_long(store: Store, table: Table, max_positions: int) -> Finding:
-    """How many rows exceed the positions of the model, and which."""
-    long = np.flatnonzero(store.lengths > max_positions)
+def _too_long(store: Store, table: Table, lengths: Any, max_positions: int) -> Finding:
+    """Return how many rows exceed the positions of the model, and which."""
+    long = np.flatnonzero(lengths > max_positions)
     places = [table.where(int(store.source_row[row])) for row in long[:3]]
     shown = ", ".join(
-        f"row {where['row']} has {store.lengths[row]:,} tokens"
+        f"row {where['row']} has {lengths[row]:,} tokens"
         for row, where in zip(long[:3], places, strict=True)
     )
     verb = "is" if len(long) == 1 else "are"
@@ -165,7 +155,7 @@ def check_range(
 
 
 def _first_block(store: Store, block: int) -> int:
-    """The first block of the row that the block belongs to."""
+    """Return the first block of the row that the block belongs to."""
     same = (store.source_row[: block + 1] == store.source_row[block]) & (
         store.copy[: block + 1] == store.copy[block]
     )
@@ -175,28 +165,31 @@ def _first_block(store: Store, block: int) -> int:
 def check_ledger(
     ledger: Ledger, sides: tuple[tuple[Store, Table], ...], max_dropped_share: float
 ) -> Iterator[Finding]:
-    """Rows lost: a note for a few, a refusal for too many.
+    """Yield rows lost: a note for a few, a refusal for too many.
 
     Rows whose cause has a warning of its own are not reported again, unless they are too many.
     """
-    lost = ledger.rows - ledger.used_rows
+    aside = {DropReason.TEST_PART.value, DropReason.IN_GAP.value}  # the split reports these
+    dropped = {name: count for name, count in ledger.dropped_rows.items() if name not in aside}
+    lost = sum(dropped.values())
+    num_rows = ledger.used_rows + lost
     on_purpose = ledger.dropped_rows.get(DropReason.BAD_ANSWER, 0)
     if all(holds_lines(table) for _, table in sides):  # empty lines part the paragraphs of a text
         on_purpose += ledger.dropped_rows.get(DropReason.EMPTY, 0)
-    share_lost = (lost - on_purpose) / max(ledger.rows, 1)
+    share_lost = (lost - on_purpose) / max(num_rows, 1)
     unseen = sides[1][0].notes["dropped"].get(DropReason.UNKNOWN_LABEL, 0)  # SF206 reports them
-    reasons = describe_counts(ledger.dropped_rows)
+    reasons = describe_counts(dropped)
     example = _first_dropped(sides)
-    fix = " ".join(KNOWN[reason].fix for reason in ledger.dropped_rows if reason in KNOWN)
+    fix = " ".join(KNOWN[reason].fix for reason in dropped if reason in KNOWN)
     if ledger.train_rows == 0:
         broken = NOTHING_LABELLED if lost else NO_DATA
         why = f": {reasons}" if reasons else ""
-        message = f"No training row is left of {ledger.rows}{why}."
+        message = f"No training row is left of {num_rows}{why}."
         yield broken.finding(f"{message} {_examples(sides)}".rstrip(), example, fix=fix)
         return
     if share_lost > max_dropped_share:
         message = (
-            f"{lost} of {ledger.rows} rows ({lost / ledger.rows:.0%}) would be dropped: {reasons}; "
+            f"{lost} of {num_rows} rows ({lost / num_rows:.0%}) would be dropped: {reasons}; "
             f"max_dropped_share is {max_dropped_share:.0%}. {_examples(sides)}"
         )
         more = f"{fix} Or raise max_dropped_share.".lstrip()
@@ -204,7 +197,7 @@ def check_ledger(
     elif lost > unseen + _num_explained(sides):
         broken = MANY_ROWS_LOST if share_lost >= MANY else NOTE
         verb = "is" if lost == 1 else "are"
-        message = f"{lost:,} of {ledger.rows:,} rows {verb} dropped: {reasons}."
+        message = f"{lost:,} of {num_rows:,} rows {verb} dropped: {reasons}."
         yield broken.finding(f"{message} {_examples(sides)}", example, fix=fix)
     yield from _check_long_rows(ledger, [store.notes["counts"] for store, _ in sides])
     if ledger.eval_rows == 0:
@@ -221,19 +214,23 @@ def check_ledger(
 
 
 def _num_explained(sides: tuple[tuple[Store, Table], ...]) -> int:
-    """How many dropped rows have a warning that names their cause."""
+    """Return how many dropped rows have a warning that names their cause."""
     remarks = (remark for store, _ in sides for remark in store.notes["remarks"])
-    return sum(count for _, code, *_, count in remarks if code in CAUSES_OF_LOSS)
+    return sum(count for *_, reason, count in remarks if reason)
 
 
-def explain_loss(remarks: Sequence[Finding], lost: Iterable[Finding]) -> list[Finding]:
-    """All findings about rows; where too few rows are left, why each was dropped is part of that.
+def explain_loss(
+    remarks: Sequence[Finding], dropping: Collection[str], lost: Iterable[Finding]
+) -> list[Finding]:
+    """Return all findings about rows; where too few rows are left, why each was dropped is part of
+    that.
 
-    `remarks` are about single rows, `lost` about the ledger.
+    `remarks` are about single rows, `dropping` their codes for which rows are dropped; `lost` is
+    about the ledger.
     """
     lost = list(lost)
     refused = {NOTHING_LABELLED.code, TOO_MANY_ROWS_LOST.code} & {f.code for f in lost}
-    causes = [f for f in remarks if f.code in CAUSES_OF_LOSS] if refused else []
+    causes = [f for f in remarks if f.code in dropping] if refused else []
     why = "".join(f" {cause.message.rstrip('.')}." for cause in causes)
     told = [replace(f, message=f.message + why) if f.code in refused else f for f in lost]
     return [*(f for f in remarks if f not in causes), *told]
@@ -277,7 +274,7 @@ def _first_dropped(sides: tuple[tuple[Store, Table], ...]) -> dict[str, Any]:
 
 
 def _examples(sides: tuple[tuple[Store, Table], ...]) -> str:
-    """The first rows that are dropped for each reason, by number."""
+    """Return the first rows that are dropped for each reason, by number."""
     hit: dict[str, list[int]] = {}
     for store, table in sides:
         for reason, rows in store.notes["dropped_examples"].items():
@@ -293,7 +290,7 @@ FIX = "Give the layer num_embeddings above the largest id, or correct the row."
 
 
 def find_lookups(pipeline: Pipeline, store: Store) -> dict[str, tuple[str, int]]:
-    """Columns that go into an nn.Embedding as they are: its name and its number of rows.
+    """Return columns that go into an nn.Embedding as they are: its name and its number of rows.
 
     A module does not declare it, so it is called once, with zeros for integers.
     """

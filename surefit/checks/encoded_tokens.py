@@ -20,9 +20,9 @@ from surefit.data.column_values import texts_in
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
+from surefit.inputs.batch_tokenizing import plain_backend, tokenize
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.store import Store
-from surefit.inputs.text.batch_tokenizing import plain_backend, tokenize
 
 MUCH_UNKNOWN = rule(
     "SF294",
@@ -63,7 +63,7 @@ class _Counted:
 
 
 def check_unknown_tokens(store: Store, table: Table, encoder: Encoder) -> Iterator[Finding]:
-    """How many tokens of texts are the tokenizer's unknown token, and what it stands for."""
+    """Yield how many tokens of texts are the tokenizer's unknown token, and what it stands for."""
     tokenizer = encoder.tokenizer
     unknown = getattr(tokenizer, "unk_token_id", None)
     others = {getattr(tokenizer, f"{name}_token_id", None) for name in OTHERS}
@@ -102,7 +102,7 @@ def _count(store: Store, name: str, unknown: int) -> _Counted:
 
 
 def _pieces(row: dict[str, Any], encoder: Encoder, unknown: int) -> list[str]:
-    """The first parts of a row's texts that become the unknown token."""
+    """Return the first parts of a row's texts that become the unknown token."""
     read = encoder.read(row)
     found: dict[str, None] = {}
     for text in texts_in([read[role] for role in encoder.roles if role in read]):
@@ -151,7 +151,7 @@ def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
 def check_causal_labels(
     sides: Sequence[tuple[Store, Table, Rows]], encoder: Encoder, module: Any
 ) -> Iterator[Finding]:
-    """The findings about training and validation rows of a causal task; see `known_tokens`.
+    """Yield the findings about training and validation rows of a causal task; see `known_tokens`.
 
     Sides of one Table are counted together, as their rows were split by surefit.
     """
@@ -185,7 +185,7 @@ def scan_columns(tally: LabelTally, table: Table, rows: Rows, roles: Mapping[str
 
 
 def _labels(ids: Any, labels: Any, mask: Any) -> Any:
-    """The labels of a row; without a column of labels, its tokens have them and padding none."""
+    """Return labels of a row; without a column of labels, its tokens have them and padding none."""
     if labels is not None:
         return labels
     return ids if mask is None else np.where(np.asarray(mask) != 0, ids, IGNORE_INDEX)

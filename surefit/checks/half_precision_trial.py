@@ -28,7 +28,7 @@ _KERNEL_SETTINGS = ("ONEDNN_", "DNNL_", "MKL_", "ATEN_CPU_", "TORCH_CPU_")
 
 
 def trial_command(precision: str) -> list[str]:
-    """The process that computes products in `bf16` or `fp16`."""
+    """Return the process that computes products in `bf16` or `fp16`."""
     return [sys.executable, "-P", __file__, precision]
 
 
@@ -88,7 +88,7 @@ def _machine() -> list[object]:
 
 
 def _cpu() -> list[str]:
-    """The name and the flags of the first CPU, where the system has them."""
+    """Return the name and the flags of the first CPU, where the system has them."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -114,7 +114,7 @@ PRODUCTS: dict[str, tuple[Product, list[tuple[int, ...]]]] = {
 def forward_and_backward(
     product: Product, operands: list[torch.Tensor], dtype: torch.dtype | None
 ) -> list[torch.Tensor]:
-    """The product and the gradients of its operands, under autocast as training calls it."""
+    """Return the product and the gradients of its operands, under autocast as training calls it."""
     leaves = [operand.clone().requires_grad_() for operand in operands]
     with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
         result = product(*leaves)
@@ -125,7 +125,7 @@ def forward_and_backward(
 
 
 def find_fault(dtype: torch.dtype) -> str | None:
-    """The first product whose result is far from that in float32."""
+    """Return the first product whose result is far from that in float32."""
     for name, (product, shapes) in PRODUCTS.items():
         torch.manual_seed(0)
         operands = [torch.randn(shape).to(dtype).float() for shape in shapes]

@@ -81,7 +81,7 @@ class Checkup:
         return not has_errors(self.findings)
 
     def as_dict(self) -> dict[str, Any]:
-        """The checkup in the form of a plan; what is not known of it is null."""
+        """Return the checkup in the form of a plan; what is not known of it is null."""
         return {
             "ok": self.ok,
             "task": None,
@@ -129,7 +129,7 @@ def check_trainer(trainer: Any) -> Checkup:
 
 
 def _find_tokenizer(trainer: Any) -> Any:
-    """The tokenizer of a trainer: its processing class, or what its collator pads with."""
+    """Return the tokenizer of a trainer: its processing class, or what its collator pads with."""
     collator = trainer.data_collator
     holders = [getattr(trainer, "processing_class", None)]
     holders += [getattr(collator, n, None) for n in ("tokenizer", "processing_class", "processor")]
@@ -159,7 +159,7 @@ def _known_tokens(trainer: Any, tokenizer: Any) -> KnownTokens:
 
 
 def _find_bos(trainer: Any, tokenizer: Any) -> int | None:
-    """The token that begins a text."""
+    """Return the token that begins a text."""
     holder = tokenizer if tokenizer is not None else getattr(trainer.model, "config", None)
     bos = getattr(holder, "bos_token_id", None)
     return bos if isinstance(bos, int) else None
@@ -172,13 +172,13 @@ def _ids(value: Any) -> Iterable[int]:
 
 
 def _is_ragged(batch: Mapping[str, Any]) -> bool:
-    """Whether the rows of a batch have different lengths."""
+    """Return whether the rows of a batch have different lengths."""
     mask = batch.get("attention_mask")
     return mask is not None and mask.ndim == 2 and bool((mask.sum(1) != mask.shape[1]).any())
 
 
 def _check_optimizer(trainer: Any) -> Iterator[Finding]:
-    """An optimizer passed in must hold what is trained."""
+    """Yield an optimizer passed in must hold what is trained."""
     groups = getattr(getattr(trainer, "optimizer", None), "param_groups", None)
     if groups is None:
         return
@@ -269,7 +269,8 @@ def check_columns(trainer: Any) -> Iterator[Finding]:
 
 
 def _meaning(name: str, rows: list[Mapping[str, Any]], is_trl: bool) -> str | None:
-    """What a column holds if the model or the loss could use it; None for sources and counters.
+    """Return what a column holds if the model or the loss could use it; None for sources and
+    counters.
 
     A text, a message or an id is what the tokens were made from, or names the row. One number per
     token, or a fraction per row, is a weight, a mask or a target.
@@ -285,7 +286,7 @@ def _meaning(name: str, rows: list[Mapping[str, Any]], is_trl: bool) -> str | No
 
 
 def _is_aligned(value: Any, row: Mapping[str, Any]) -> bool:
-    """Whether a value has one number for each token of the row."""
+    """Return whether a value has one number for each token of the row."""
     ids = row.get("input_ids")
     if not isinstance(value, Sized) or isinstance(value, str) or not isinstance(ids, Sized):
         return False
@@ -311,7 +312,7 @@ def probe_trainer(trainer: Any, batch: TrainerBatch, known: KnownTokens) -> list
 
 
 def _first_rows(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """A few rows; of preference data, labels in place of the mask of its answers."""
+    """Return a few rows; of preference data, labels in place of the mask of its answers."""
     lead = tensors["input_ids"] if "input_ids" in tensors else next(iter(tensors.values()))
     rows = {
         name: value[:PROBED_ROWS]
@@ -327,7 +328,7 @@ def _first_rows(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pad_again(batch: TrainerBatch, known: KnownTokens, device: Any) -> dict[str, Any]:
-    """The first sequences of a batch without padding as a padded batch."""
+    """Return the first sequences of a batch without padding as a padded batch."""
     import torch
 
     rows = [
@@ -339,7 +340,7 @@ def _pad_again(batch: TrainerBatch, known: KnownTokens, device: Any) -> dict[str
 
 
 def _check_packing(trainer: Any, tensors: Mapping[str, Any], batch: TrainerBatch) -> list[Finding]:
-    """Each row of a batch without padding must give the logits that it gives alone."""
+    """Return each row of a batch without padding must give the logits that it gives alone."""
     import torch
 
     positions = batch.positions
@@ -365,17 +366,17 @@ def _check_packing(trainer: Any, tensors: Mapping[str, Any], batch: TrainerBatch
 
 
 def has_own_loss(trainer: Any) -> bool:
-    """Whether the loss is the user's own function or method."""
+    """Return whether the loss is the user's own function or method."""
     return trainer.compute_loss_func is not None or not is_of_library(type(trainer).compute_loss)
 
 
 def is_of_library(method: Any) -> bool:
-    """Whether a method is that of transformers or TRL."""
+    """Return whether a method is that of transformers or TRL."""
     return str(getattr(method, "__module__", "")).split(".")[0] in ("transformers", "trl")
 
 
 def _profile(trainer: Any, rows: Mapping[str, Any], known: KnownTokens) -> ModelProfile:
-    """The trainer's model and loss."""
+    """Return the trainer's model and loss."""
     labels = rows.get("labels")
     ids = rows.get("input_ids")
     tokens = labels is not None and ids is not None and labels.shape == ids.shape
@@ -404,7 +405,7 @@ def _own_outputs(trainer: Any, batch: Mapping[str, Any]) -> Any:
 
 
 def _sum_of_mean(causal: bool, outputs: Any, batch: Mapping[str, Any]) -> tuple[Any, int]:
-    """The model's own mean loss as a sum over the targets that it counts.
+    """Return the model's own mean loss as a sum over the targets that it counts.
 
     A causal model has no prediction for the first token of a row.
     """

@@ -65,14 +65,14 @@ class Ledger:
         return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as `check --json` prints it."""
+        """Return the ledger as `check --json` prints it."""
         return asdict(self)
 
 
-def make_ledger(train: Store, evaluation: Store) -> Ledger:
-    """Add up what the encoding of both sides noted."""
+def make_ledger(train: Store, evaluation: Store, left_out: Mapping[str, int]) -> Ledger:
+    """Add up what the encoding of both sides noted, and the rows that the split leaves out."""
     sides: Sequence[Store] = (train, evaluation)
-    dropped: Counter[str] = Counter()
+    dropped = Counter(left_out)
     for side in sides:
         dropped.update(side.notes["dropped"])
     counts = [Counter(side.notes["counts"]) for side in sides]
@@ -101,7 +101,7 @@ def make_ledger(train: Store, evaluation: Store) -> Ledger:
 
 
 def sequence_unit(fields: Mapping[str, Field]) -> Unit:
-    """What a row is a sequence of; `rows` where it is not a sequence.
+    """Return what a row is a sequence of; `rows` where it is not a sequence.
 
     >>> sequence_unit({"input_ids": Field(("time",))}), sequence_unit({"features": Field()})
     ('tokens', 'rows')
@@ -113,7 +113,7 @@ def sequence_unit(fields: Mapping[str, Field]) -> Unit:
 
 
 def target_unit(fields: Mapping[str, Field]) -> Unit:
-    """What has a label: parts of the sequence, or rows.
+    """Return what has a label: parts of the sequence, or rows.
 
     >>> target_unit({"input_ids": Field(("time",)), "labels": Field()})
     'rows'

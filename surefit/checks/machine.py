@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from surefit.errors import SurefitError, UsageError
-from surefit.findings import rule
+from surefit.findings import Finding, rule
+from surefit.memory.limit import find_device
 from surefit.processes import on_cpu
+from surefit.speed.precision import HALF, emulates_bf16, lower_dtype, resolve_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +26,15 @@ PRECISION_UNSUPPORTED = rule(
     fix="Train in float32: --set precision=fp32.",
 )
 
+BF16_EMULATED = rule(
+    "SF410",
+    "warning",
+    "bf16 on a device that emulates it",
+    why="Devices before Ampere have no bf16 arithmetic. They emulate it, much slower than fp16.",
+    fix="Leave out precision, or set precision=fp16.",
+    accept="The run computes in emulated bf16.",
+)
+
 WhyNot = Callable[[str], str | None]
 """The reason why the CPU cannot compute in `bf16` or `fp16`, or None."""
 
@@ -35,7 +46,7 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
     check_launcher(resolve_precision(precision))
     if precision == "fp16" and not torch.cuda.is_available():
         raise UsageError("precision=fp16 needs CUDA.", "Use bf16 or fp32 here.")
-    if precision in ("bf16", "fp16") and (on_cpu() or not torch.accelerator.is_available()):
+    if precision in HALF and (on_cpu() or not torch.accelerator.is_available()):
         _refuse_half(precision, f"precision is {precision}", why_not)
     if not trackers:
         return
@@ -51,22 +62,29 @@ def check_machine(precision: str, trackers: Sequence[str], why_not: WhyNot | Non
             )
 
 
-def resolve_precision(precision: str) -> str:
-    """The precision that a run computes in on this machine.
-
-    `auto` is bf16 on CUDA, fp16 on CUDA devices that only emulate bf16 (before Ampere), else fp32.
-    """
+def planned_precision(precision: str, device_memory_gb: float | None, device: str | None) -> str:
+    """`fp32`, `bf16` or `fp16`: what `auto` is on the planned device, which may be elsewhere."""
     import torch
 
-    if precision != "auto":
-        return precision
-    if not torch.cuda.is_available():
-        return "fp32"
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    is_elsewhere = device_memory_gb is not None and not torch.cuda.is_available()
+    if precision == "auto" and (device is not None or is_elsewhere):
+        return "bf16" if device is None or find_device(device).bf16 else "fp16"
+    return resolve_precision(precision)
+
+
+def check_emulated(precision: str, device: str | None) -> Iterator[Finding]:
+    """Yield a warning where bf16 is asked for and the planned device only emulates it."""
+    if precision == "bf16" and (
+        emulates_bf16() if device is None else not find_device(device).bf16
+    ):
+        import torch
+
+        name = device or torch.cuda.get_device_name()
+        yield BF16_EMULATED.finding(f"precision is bf16, which {name} only emulates.")
 
 
 def usable_precision(precision: str, why_not: WhyNot | None = None) -> str:
-    """The precision if this machine computes in it, else fp32."""
+    """Return the precision if this machine computes in it, else fp32."""
     precision = resolve_precision(precision)
     try:
         check_machine(precision, (), why_not)
@@ -77,12 +95,10 @@ def usable_precision(precision: str, why_not: WhyNot | None = None) -> str:
 
 def check_weights(module: nn.Module, why_not: WhyNot | None = None) -> None:
     """Refuse weights in half precision, such as a Python object may have, on a CPU without it."""
-    import torch
-
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    for dtype in {p.dtype for p in module.parameters() if p.device.type == "cpu"} & names.keys():
+    held = {p.dtype for p in module.parameters() if p.device.type == "cpu"}
+    for precision in (each for each in HALF if lower_dtype(each) in held):
         fix = "Convert the model to float32: model.float()."
-        _refuse_half(names[dtype], f"the model has weights in {names[dtype]}", why_not, fix)
+        _refuse_half(precision, f"the model has weights in {precision}", why_not, fix)
 
 
 def _refuse_half(precision: str, said: str, why_not: WhyNot | None, fix: str = "") -> None:
@@ -96,7 +112,7 @@ def _refuse_half(precision: str, said: str, why_not: WhyNot | None, fix: str = "
 
 
 def device_name() -> str:
-    """What the model will be trained on, as the user knows it."""
+    """Return what the model will be trained on, as the user knows it."""
     import torch
 
     if torch.cuda.is_available():

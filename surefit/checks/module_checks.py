@@ -47,7 +47,7 @@ NOTHING_TRAINABLE = rule(
 
 
 def check_trainable(module: nn.Module) -> Iterator[Finding]:
-    """A model needs something that can learn."""
+    """Yield a model needs something that can learn."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         count = sum(parameter.numel() for parameter in module.parameters())
         yield NOTHING_TRAINABLE.finding(
@@ -108,7 +108,7 @@ def check_optimizer(module: nn.Module, optimizer: Any) -> None:
 
 
 def find_min_rows(module: nn.Module, one_row: Callable[[], Any] | None) -> tuple[int, str]:
-    """How many rows the module needs in training, 1 or 2, and the layer that needs them.
+    """Return how many rows the module needs in training, 1 or 2, and the layer that needs them.
 
     Batch normalisation needs several values per channel. One row has them if the layer sees several
     positions of it, so `one_row`, a call with a single row, is tried; without it, 2 is assumed.
@@ -133,7 +133,7 @@ def find_min_rows(module: nn.Module, one_row: Callable[[], Any] | None) -> tuple
 
 
 def check_single_rows(batches: Batches, epochs: int, layer: str) -> Iterator[Finding]:
-    """A model that needs two rows in training cannot get a micro-batch of one row."""
+    """Yield a model that needs two rows in training cannot get a micro-batch of one row."""
     if batches.min_rows == 1:
         return
     for epoch in range(batches.examined_epochs(epochs)):

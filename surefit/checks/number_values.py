@@ -1,4 +1,4 @@
-"""Numbers that are odd beside the others: of absurd size, markers of missing targets, constants.
+"""Numbers that are odd beside the others: of absurd size, or constant in one set.
 
 One pass over a column of a table, or over the features of encoded rows, makes its profile; the
 checks are predicates on it, and only what they find is looked up in the values again.
@@ -18,10 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.checks.class_values import MARKER_AS_LABEL, SENTINELS
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
-from surefit.data.several_columns import target_columns
 from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.findings import Finding, Place, rule
@@ -70,12 +68,8 @@ FEATURE_GAP = 30
 """Empty powers of two (a factor of 1e9) between one feature and all others."""
 CHUNK = 1 << 20
 SHOWN = 3
-FEWEST_ROWS, FEWEST_TARGETS = 8, 20
+FEWEST_ROWS = 8
 UNLIKELY = 1e-4
-NEAR = 0.05
-"""A marker next to the other values is as far as this share of their range from all of them ..."""
-FREQUENT = 5
-"""... or so many times as frequent as any of them."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +126,7 @@ class NumberRows:
 
 
 def of_table(table: Table, column: str) -> NumberRows:
-    """The numbers of a column with one number per row; blanks are NaN."""
+    """Yield the numbers of a column with one number per row; blanks are NaN."""
 
     def chunks() -> Iterator[tuple[int, Array]]:
         for start, part in table.profile(column).slices():
@@ -143,7 +137,7 @@ def of_table(table: Table, column: str) -> NumberRows:
 
 
 def of_store(store: Store, table: Table, name: str, column: str) -> NumberRows | None:
-    """The features of encoded rows: vectors, or sequences of vectors."""
+    """Yield the features of encoded rows: vectors, or sequences of vectors."""
     field = store.fields.get(name)
     if field is None or field.rank not in (1, 2) or not len(store):
         return None
@@ -167,7 +161,7 @@ def of_store(store: Store, table: Table, name: str, column: str) -> NumberRows |
 
 
 def exponents(values: Array) -> Array:
-    """The binary exponent of each value, as float32 has it; 0 for what is not finite.
+    """Return the binary exponent of each value, as float32 has it; 0 for what is not finite.
 
     >>> exponents(np.array([0.0, 1.0, -3.0, 1e39, np.nan])).tolist()
     [0, 127, 128, 255, 0]
@@ -181,7 +175,8 @@ def exponents(values: Array) -> Array:
 
 
 def find_gap(counts: Counts) -> int | None:
-    """The exponent from which values are absurd, by how many values have each; None for none.
+    """Return the exponent from which values are absurd, by how many values have each; None for
+    none.
 
     Nothing lies between an absurd value and the others for many powers of two; heavy tails leave
     no such gap.
@@ -243,60 +238,6 @@ def _absurd_features(by_feature: Counts) -> list[int]:
         if tops[at - 1] and lowest[upper].min() - tops[at - 1] > FEATURE_GAP:
             return [int(n) for n in upper if highest[n] >= SMALLEST]
     return []
-
-
-def is_marker(value: float) -> bool:
-    """Whether people write the number for a missing value.
-
-    >>> [n for n in (-1, 0, 7, 99, 100, -999, 9999, 98, -9999.0, 1e20) if is_marker(n)]
-    [-1, 99, -999, 9999, -9999.0, 1e+20]
-    """
-    if not float(value).is_integer():
-        return False
-    digits = f"{abs(value):.0f}"
-    nines = len(digits) >= 2 and set(digits) == {"9"}
-    return nines or int(value) in SENTINELS or abs(value) >= 1e18 or int(value) == -(2**31)
-
-
-def check_target_markers(table: Table, label: str) -> Iterator[Finding]:
-    """A repeated marker below or above all other targets of regression: -1, -999, 9999."""
-    for targets, column in target_columns(table, label):
-        if is_number(targets.column_type(column)) and targets.num_rows >= FEWEST_TARGETS:
-            yield from _check_targets(targets, column)
-
-
-def _check_targets(table: Table, column: str) -> Iterator[Finding]:
-    numbers = of_table(table, column)
-    _, low, high = numbers.profile
-    for marker in (float(low[0]), float(high[0])):
-        if not math.isfinite(marker) or not is_marker(marker):
-            continue
-        odd = numbers.find(lambda chunk, marker=marker: chunk == marker)  # type: ignore[misc]
-        count = len(odd.rows)
-        if count < 2 or odd.low >= odd.high or 2 * count > table.num_rows:
-            continue
-        gap = odd.low - marker if marker < odd.low else marker - odd.high
-        distance = gap / (odd.high - odd.low)
-        beside = marker < 0 <= odd.low and _stands_out(table, column, count, distance)
-        if distance > 1 or beside:
-            rows = ", ".join(str(table.where(row)["row"]) for row, *_ in odd.first)
-            blank = f"df[{column!r}] = df[{column!r}].replace({marker:g}, None)"
-            yield MARKER_AS_LABEL.finding(
-                f"column {column!r}: {count:,} of {table.num_rows:,} rows have the target "
-                f"{marker:g} (rows {rows}); all others are between {odd.low:g} and {odd.high:g}.",
-                table.where(int(odd.rows[0])),
-                fix=f"Leave the target blank in these rows: {blank}. They are then dropped and "
-                "counted.",
-                column=column,
-            )
-
-
-def _stands_out(table: Table, column: str, count: int, distance: float) -> bool:
-    """Whether a negative number beside others from 0 on is no value as any other."""
-    if distance > NEAR:
-        return True
-    counts = np.sort(np.asarray(pc.value_counts(table.arrow[column]).field("counts")))
-    return count >= 10 and len(counts) > FREQUENT and count >= FREQUENT * int(counts[-2])
 
 
 def check_constant_features(train: NumberRows, validation: NumberRows | None) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ class TrainedSequence:
 
 
 def iter_batches(trainer: Any) -> Iterator[TrainerBatch]:
-    """The batches of all rows in their order; of a stream, those of its first rows."""
+    """Yield the batches of all rows in their order; of a stream, those of its first rows."""
     size = max(2, int(trainer.args.per_device_train_batch_size))
     collate = trainer._get_collator_with_removed_columns(trainer.data_collator, "training")
     start = 0
@@ -126,7 +126,7 @@ def iter_batches(trainer: Any) -> Iterator[TrainerBatch]:
 
 
 def describe_failure(what: str, error: Exception) -> tuple[str, str]:
-    """A message with what was raised and its cause, and the fix, if these are known."""
+    """Return a message with what was raised and its cause, and the fix, if these are known."""
     message, cause = f"{what}: {describe_error(error)[:300]}", explain(error)
     if cause.known:
         message += f" Cause: {cause.title} ({cause.code}). {' '.join(cause.derived)}".rstrip()
@@ -134,7 +134,7 @@ def describe_failure(what: str, error: Exception) -> tuple[str, str]:
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether a data set can only be read from its beginning."""
+    """Return whether a data set can only be read from its beginning."""
     return not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__")
 
 
@@ -145,7 +145,7 @@ def _rows(dataset: Any) -> Iterator[Any]:
 
 
 def find_sequences(batch: TrainerBatch, pad: int | None) -> list[TrainedSequence]:
-    """The sequences of a batch of tokens; packed ones are taken apart."""
+    """Return the sequences of a batch of tokens; packed ones are taken apart."""
     ids, labels = batch.tensors.get("input_ids"), batch.tensors.get("labels")
     if ids is None or ids.ndim != 2:
         return []
@@ -175,7 +175,7 @@ def find_sequences(batch: TrainerBatch, pad: int | None) -> list[TrainedSequence
 def _unpack(
     batch: TrainerBatch, positions: Ids, ids: Ids, labels: Ids | None, pad: int | None
 ) -> Iterator[TrainedSequence]:
-    """The sequences of a batch without padding: each begins at position 0."""
+    """Yield the sequences of a batch without padding: each begins at position 0."""
     starts = np.flatnonzero(positions == 0)
     ends = np.append(starts[1:], len(ids))
     row_ends = np.cumsum(batch.lengths) if batch.lengths else np.asarray([len(ids)])
@@ -325,7 +325,7 @@ class RowTally:
         self.examples.setdefault(found, example)
 
     def findings(self) -> Iterator[Finding]:
-        """What the rows showed, all of them counted."""
+        """Yield what the rows showed, all of them counted."""
         sizes = {
             TOKEN_OUT_OF_VOCABULARY: f"the vocabulary has {self.vocab_size or 0:,} tokens",
             ROWS_EXCEED_POSITIONS: f"the model has {self.max_positions} positions",
@@ -382,7 +382,7 @@ class RowTally:
         )
 
     def ledger(self, num_rows: int) -> Ledger:
-        """The account of the rows; those after a failing batch were not seen."""
+        """Return the account of the rows; those after a failing batch were not seen."""
         unseen = num_rows - self.rows
         has_tokens = self.vocab_size is not None
         return Ledger(
@@ -403,7 +403,7 @@ class RowTally:
 
 
 def describe_hits(hits: Hits, what: str, num_rows: int) -> str:
-    """How many rows have a fault, and the first ones.
+    """Return how many rows have a fault, and the first ones.
 
     >>> describe_hits(Hits(2, 2, [3, 7]), "are empty", 10)
     '2 of 10 rows are empty. Rows 3, 7, for example.'

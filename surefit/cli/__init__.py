@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from surefit.cli import check, demo, explain, inspect, listings, run_commands, selftest, train
+from surefit.cli import chat, check, demo, explain, inspect, listings, run_commands, selftest, train
 from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error
 from surefit.printable import one_line
@@ -36,7 +36,7 @@ app = typer.Typer(
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 MAKE_WRITABLE = (
     "Free some space or make the disk writable (df -h shows the disks), then run the command "
-    "again. To go on with a run that had begun: surefit train --resume RUN."
+    "again. To resume a run that had begun: surefit train --resume RUN."
 )
 NOT_ON_STDOUT = ("train", "demo")
 """Commands whose result is a run; what they print may be lost."""
@@ -44,7 +44,8 @@ STOPPED = "Stopped before training started; nothing was written."
 
 COMMANDS = (
     *(train.train, check.check, check.encode, inspect.inspect, explain.explain),
-    *(run_commands.evaluate, run_commands.predict, run_commands.export, run_commands.report),
+    *(run_commands.evaluate, run_commands.predict, chat.chat),
+    *(run_commands.export, run_commands.report),
     *(run_commands.verify, selftest.selftest, listings.tasks, demo.demo, listings.cache),
 )
 for command in COMMANDS:
@@ -100,8 +101,8 @@ def run(arguments: list[str]) -> int:
             raise
         if getattr(error, "is_reported", False):
             return error.exit_code
-        is_told = bool(getattr(error, "is_told", False))
-        return _fail(error.lines, error.fix, error.exit_code, as_json, is_told)
+        is_printed = bool(getattr(error, "is_printed", False))
+        return _fail(error.lines, error.fix, error.exit_code, as_json, is_printed)
     except KeyboardInterrupt:
         return _fail(*_stopped(), 130, as_json)
     except Exception as error:
@@ -124,18 +125,18 @@ def _commands() -> Any:
 
 
 def _stopped() -> tuple[list[str], str]:
-    """The message and fix of a command that was stopped, by the run that had begun."""
+    """Return the message and fix of a command that was stopped, by the run that had begun."""
     from surefit.processes import CURRENT
 
     if not CURRENT.run:
         return [STOPPED], ""
     return [f"Stopped. What was saved is in {CURRENT.run}."], (
-        f"Go on with it: surefit train --resume {CURRENT.run}"
+        f"Resume it: surefit train --resume {CURRENT.run}"
     )
 
 
 def _explained(error: Exception) -> tuple[list[str], str]:
-    """The message and fix of an unexpected exception, with the cause if it is known."""
+    """Return the message and fix of an unexpected exception, with the cause if it is known."""
     from surefit.explainer import explain
 
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
@@ -149,15 +150,17 @@ def _explained(error: Exception) -> tuple[list[str], str]:
     return [message], "This is an internal error: please report it with the output of --debug."
 
 
-def _fail(lines: Sequence[str], fix: str, code: int, as_json: bool, is_told: bool = False) -> int:
+def _fail(
+    lines: Sequence[str], fix: str, code: int, as_json: bool, is_printed: bool = False
+) -> int:
     """Print what ended a command; of several processes, only what the first one does not print."""
     from surefit.processes import host_name, is_main, name_process, num_processes, process_index
 
     if not is_main():
-        if is_told or code == 130:
+        if is_printed or code == 130:
             return code
         as_json = False
-    if num_processes() > 1 and not is_told and code != 130:
+    if num_processes() > 1 and not is_printed and code != 130:
         name = name_process(process_index(), host_name())
         lines = [f"{name}: {lines[0]}", *lines[1:]]
     if as_json:

@@ -43,17 +43,19 @@ def check(  # noqa: PLR0913 - the options of the command
     request = make_request(
         settings, config.parent if config is not None else None, trust_code or ()
     )
-    request = plan_for(request, processes, device)
+    request = replace(plan_for(request, processes, device), shows_only=True)
     with Display(quiet) as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
     taken = {name: round(seconds, 3) for name, seconds in plan.timings.items()}
     if json:
-        times = {"timings": taken, "not_checked": plan.not_checked} if timings else {}
-        print_json({**plan.as_dict(), **times})
+        names = ("not_checked", "remembered")
+        times = {"timings": taken, **{name: getattr(plan, name) for name in names}}
+        print_json({**plan.as_dict(), **(times if timings else {})})
     else:
         show_plan(plan, to_stdout(), quiet, verbose)
         for name, seconds in taken.items() if timings else ():
-            print(result_line(f"{seconds:.2f} s", name))
+            known = ", remembered" if name in plan.remembered else ""
+            print(result_line(f"{seconds:.2f} s", name + known))
         for name in plan.not_checked if timings else ():
             print(result_line("not checked", name))
     return 0 if plan.ok else 1

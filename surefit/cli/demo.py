@@ -34,7 +34,8 @@ def demo() -> int:
     """Generate an instruction data set, check it, train a small model."""
     from surefit.cli.display import Display, show_plan
     from surefit.request import make_request
-    from surefit.training.run import Listeners, start_run
+    from surefit.training.run import start_run
+    from surefit.training.work import Listeners
 
     _write_rows()
     _remove_earlier()

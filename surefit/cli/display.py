@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from surefit.plan.plan import Plan
     from surefit.run.run_folder import Run
     from surefit.training.folds import FoldRuns
-    from surefit.training.run import Listeners
+    from surefit.training.work import Listeners
 
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
@@ -42,7 +42,7 @@ PLAIN_SECONDS = 5.0
 
 
 def print_json(value: Any) -> None:
-    """One JSON object alone on stdout, escaped where the encoding of stdout requires it."""
+    """Print one JSON object alone on stdout, escaped where the encoding of stdout requires it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -52,7 +52,7 @@ def print_json(value: Any) -> None:
 
 
 def show_plan(plan: Plan, console: Console, quiet: bool = False, verbose: bool = False) -> None:
-    """The plan in a few lines, and every finding with its fix; if `quiet`, errors alone."""
+    """Show the plan in a few lines, and every finding with its fix; if `quiet`, errors alone."""
     for name, value in plan_lines(plan, verbose) if not quiet else ():
         console.print(as_line(f"{name:<10}{value}"))
     show_findings(errors_of(plan.findings) if quiet else plan.findings, console)
@@ -63,7 +63,7 @@ def show_plan(plan: Plan, console: Console, quiet: bool = False, verbose: bool =
 
 
 def show_checkup(checkup: Checkup, console: Console) -> None:
-    """What was found in someone else's run."""
+    """Show what was found in someone else's run."""
     for text in checkup.notes:
         console.print(as_line(f"{'note':<10}{text}"))
     show_findings(checkup.findings, console)
@@ -75,12 +75,12 @@ def _show_verdict(verdict: str, is_good: bool, console: Console) -> None:
 
 
 def errors_of(findings: Sequence[Finding]) -> list[Finding]:
-    """The errors among findings."""
+    """Return the errors among findings."""
     return [found for found in findings if found.severity == "error"]
 
 
 def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Each finding on two lines: what and where, then the fix. A note takes one line."""
+    """Show each finding on two lines: what and where, then the fix. A note takes one line."""
     for found in findings:
         named = (f"{found.severity:<8}", f"{found.code}  ") if found.code else ("note", " " * 6)
         line = as_line(named[0], style=COLOURS[found.severity])
@@ -89,6 +89,16 @@ def show_findings(findings: Sequence[Finding], console: Console) -> None:
         console.print(line)
         if found.severity in ("error", "warning"):
             console.print(as_line(f"        fix: {found.fix}", style="dim"))
+
+
+def _show_parts(event: Mapping[str, Any]) -> str:
+    """Return the parts of a loss that a step reports, in brackets.
+
+    >>> _show_parts({"loss": 0.5, "loss_kl": 0.1, "loss_rows": 0.4})
+    ' (kl 0.1000, rows 0.4000)'
+    """
+    parts = [f"{n.removeprefix('loss_')} {v:.4f}" for n, v in event.items() if n[:5] == "loss_"]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 class Display:
@@ -159,28 +169,28 @@ class Display:
             self.console.print(as_line(f"{stage}: {far}"))
 
     def show_plan(self, plan: Plan) -> None:
-        """The plan of a run that is about to begin."""
+        """Show the plan of a run that is about to begin."""
         self._shown = plan.findings
         if not self.console.quiet:
             show_plan(plan, self.console, verbose=self.verbose)
 
     def show_lines(self, lines: Iterable[str]) -> None:
-        """Lines as they are, such as the result of a run."""
+        """Show lines as they are, such as the result of a run."""
         if not self.console.quiet:
             for line in lines:
                 self.console.print(as_line(line))
 
     def show_fit(self, fit: Fit) -> None:
-        """The peak and the time that the measured step gave."""
+        """Show the peak and the time that the measured step gave."""
         for name, value in fit_lines(fit):
             self.console.print(as_line(f"{name:<10}{value}"))
 
     def notice(self, text: str) -> None:
-        """Something that happened to the run."""
+        """Show something that happened to the run."""
         self.console.print(as_line(f"note      {text}", style="yellow"))
 
     def show_new(self, findings: Sequence[Finding]) -> None:
-        """Findings that the plan did not have."""
+        """Show the findings that the plan did not have."""
         show_findings([found for found in findings if found not in self._shown], self.console)
 
     def observe(self, event: Mapping[str, Any]) -> None:
@@ -200,7 +210,7 @@ class Display:
             self._losses.clear()
 
     def _ends_epoch(self, step: int) -> bool:
-        """Whether a step is the last of its epoch, or of the run; step 0 is before training."""
+        """Return whether a step is the last of its epoch or of the run; step 0 is of neither."""
         if step == 0:
             return False
         if self._batches is None or step == self.num_steps:
@@ -216,7 +226,8 @@ class Display:
         spent = max(now - self._step_began, 1e-9)
         tokens = event["tokens"] - self._tokens_began
         speed = f"{tokens * self._units_per_token / spent:,.0f} {self._unit}/s"
-        text = f"step {step} loss {event['loss']:.4f} {speed}"
+        loss = f"{event['loss']:.4f}{_show_parts(event)}"
+        text = f"step {step} loss {loss} {speed}"
         if self._bars is not None:
             self._move_bar("training", step, self.num_steps or step, text)
             return
@@ -228,7 +239,7 @@ class Display:
             total = f" of {self.num_steps}" if self.num_steps else ""
             self.console.print(
                 as_line(
-                    f"step {step}{total}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, "
+                    f"step {step}{total}: loss {loss}, lr {event['lr']:.3g}, "
                     f"{speed}, {left:.0f} s left"
                 )
             )
@@ -247,14 +258,14 @@ class Display:
 
 
 def make_display(quiet: bool = False, verbose: bool = False) -> Display:
-    """A display of the first process, which speaks for all; it shows nothing if `quiet`."""
+    """Return a display of the first process, which speaks for all; it shows nothing if `quiet`."""
     return Display(quiet or not is_main(), verbose)
 
 
 @contextmanager
 def shown_run(title: str = "", quiet: bool = False, verbose: bool = False) -> Iterator[Listeners]:
-    """The listeners that show a run, and the findings that end it; a title is shown first."""
-    from surefit.training.run import SILENT, Listeners
+    """Show a run, and the findings that end it; a title is shown first."""
+    from surefit.training.work import SILENT, Listeners
 
     with make_display(quiet, verbose) as display:
         if display.console.quiet:
@@ -295,7 +306,7 @@ def announce_stop(number: int) -> None:
 
 
 def result_lines(result: Run | FoldRuns) -> Iterator[str]:
-    """The result of a run: its metrics, beside the best baseline's, and its folder.
+    """Return the result of a run: its metrics, beside the best baseline's, and its folder.
 
     Of several folds: the mean and the spread of each metric.
     """

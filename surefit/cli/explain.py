@@ -62,7 +62,7 @@ def _explain_run(folder: str, trust_code: Sequence[str], json: bool) -> int:
 
 
 def read_text(file: str) -> str:
-    """The text of a file or of stdin, of a long one the end. Empty and binary files are refused."""
+    """Read a file or stdin, of a long one the end. Empty and binary files are refused."""
     from surefit.errors import UsageError
 
     name = "stdin" if file == "-" else file
@@ -106,7 +106,7 @@ def _read_file(path: str) -> bytes:
 
 
 def _end_of_stream(stream: BinaryIO) -> bytes:
-    """The last bytes of a stream of any length, without holding all of it."""
+    """Return the last bytes of a stream of any length, without holding all of it."""
     from surefit.explainer.log_reading import MAX_CHARS
 
     end = b""

@@ -73,7 +73,7 @@ def inspect(
 
 
 def _show(row: dict[str, Any], encoded: bool) -> None:
-    """The row on stdout: its values, or the tokens of an encoded one."""
+    """Print the row: its values, or the tokens of an encoded one."""
     from surefit.cli.terminal import to_stdout
 
     if encoded and "dropped" in row:
@@ -92,7 +92,7 @@ def _report(
     json: bool,
     display: Display,
 ) -> DataReport:
-    """The report; files that do not fit together are still described one by one."""
+    """Return the report; files that do not fit together are still described one by one."""
     from surefit.cli.display import show_findings
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.data.open_data import open_table
@@ -179,7 +179,7 @@ SETS = {"training": "training set", "evaluation": "validation set"}
 
 
 def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
-    """The number of tokens, a legend, and the text in parts of one kind."""
+    """Show the number of tokens, a legend, and the text in parts of one kind."""
     side = f", {SETS[shown['side']]}" if shown["side"] else ""
     side += f", {len(shown['blocks'])} blocks" if "blocks" in shown else ""
     label = f"; class {shown['class']!r}" if "class" in shown else ""
@@ -195,7 +195,7 @@ def show_tokens(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def _count_tokens(tokens: Sequence[Mapping[str, Any]]) -> str:
-    """How many tokens are labelled, special and truncated."""
+    """Return how many tokens are labelled, special and truncated."""
     cut = sum(token["kind"] == "truncated" for token in tokens)
     special = sum(token["special"] for token in tokens)
     counts = [f"{special} special"]
@@ -213,7 +213,7 @@ def show_dropped(shown: Mapping[str, Any], console: Console) -> None:
 
 
 def show_values(shown: Mapping[str, Any], console: Console) -> None:
-    """A row without tokens: name and value, line by line."""
+    """Show a row without tokens: name and value, line by line."""
     for name, value in shown.items():
         inner = value.items() if isinstance(value, Mapping) else [(None, value)]
         for part, each in inner:

@@ -62,7 +62,7 @@ def launch(processes: int, arguments: list[str]) -> None:
 
 
 def _make_handler() -> Any:
-    """A handler that sends a signal on to the processes, once; SIGHUP would end them at once."""
+    """Return a handler that passes a signal on to the processes, once; SIGHUP ends them at once."""
     passed_at = -SAME_SIGNAL_SECONDS
 
     def pass_on(number: int, frame: Any) -> None:
@@ -84,20 +84,3 @@ def _report_end(rank: int, failure: ProcessFailure) -> None:
         ended = f"was ended by {failure.signal_name()}"
     print(f"error: {name_process(rank, host_name())} {ended}.", file=sys.stderr)
     print("fix: If the run had begun, resume it with surefit train --resume RUN.", file=sys.stderr)
-
-
-def without_processes(arguments: list[str]) -> list[str]:
-    """The arguments without `--processes N`.
-
-    >>> without_processes(["train", "--processes", "2", "--data", "x", "--processes=4"])
-    ['train', '--data', 'x']
-    """
-    left, skip = [], False
-    for argument in arguments:
-        if skip:
-            skip = False
-        elif argument == "--processes":
-            skip = True
-        elif not argument.startswith("--processes="):
-            left.append(argument)
-    return left

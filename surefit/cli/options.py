@@ -46,6 +46,30 @@ TrustCode = Annotated[
 ]
 
 
+SetGenerate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="How text is generated, as generate.key=value, such as generate.top_p=0.9."
+    ),
+]
+
+
+def generation_settings(assigned: list[str] | None) -> dict[str, Any]:
+    """Return the settings of generation that --set has, by their names in the section.
+
+    >>> generation_settings(["generate.top_p=0.9"])
+    {'top_p': 0.9}
+    """
+    settings = dict(parse_setting(text) for text in assigned or [])
+    wrong = next((key for key in settings if not key.startswith("generate.")), None)
+    if wrong is not None:
+        raise UsageError(
+            f"--set {wrong}=… is a setting of training; this command has a trained model.",
+            "Settings of generation can be set here, such as --set generate.temperature=0.7.",
+        )
+    return {key.removeprefix("generate."): value for key, value in settings.items()}
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print only errors and the result.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print all notes of the plan.")]
 
@@ -84,7 +108,7 @@ def takes_run_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _option(name: str, kind: Any) -> inspect.Parameter:
-    """The option of a config key, with the help of the key."""
+    """Return the option of a config key, with the help of the key."""
     field = config_fields()[SHORT_KEYS.get(name, name)]
     is_flag = kind is bool
     shown = "" if field.default in (None, False, (), "") else str(field.default)
@@ -99,7 +123,7 @@ def _option(name: str, kind: Any) -> inspect.Parameter:
 
 
 def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
-    """The config file's keys, then those of --set and the options, which win."""
+    """Return the config file's keys, then those of --set and the options, which win."""
     assigned = dict(parse_setting(text) for text in values.pop("set_") or [])
     left_out = {name for name, value in values.items() if value is None or value is False}
     given = {name: value for name, value in values.items() if name not in left_out and value != []}
@@ -117,7 +141,7 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     return settings | spell_out(assigned | given)
 
 
-KEPT_COMMANDS = ("chat", "tune", "ui", "schema", "mcp")
+KEPT_COMMANDS = ("tune", "ui", "schema", "mcp")
 """Commands that are kept for later."""
 
 RUN_COMMANDS = ("train", "check", "encode")
@@ -125,7 +149,7 @@ RUN_COMMANDS = ("train", "check", "encode")
 
 
 def explain_usage(error: Any, arguments: list[str]) -> tuple[list[str], str]:
-    """The lines of the message and the fix of what typer refuses."""
+    """Return the lines of the message and the fix of what typer refuses."""
     message, fix = str(error.format_message()), "See surefit --help."
     command = arguments[0] if arguments else ""
     if command in KEPT_COMMANDS and "No such command" in message:
@@ -136,13 +160,13 @@ def explain_usage(error: Any, arguments: list[str]) -> tuple[list[str], str]:
 
 
 def _own_options(error: Any) -> set[str]:
-    """The options of the command, in the spelling of config keys."""
+    """Return the options of the command, in the spelling of config keys."""
     parameters = error.ctx.command.get_params(error.ctx)
     return {_as_key(option) for each in parameters for option in each.opts}
 
 
 def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], str] | None:
-    """What all unknown options among the arguments are here; None where none is known."""
+    """Return what all unknown options among the arguments are here; None where none is known."""
     known = config_fields()
     settings, faults, others = {}, [], []
     for name, text in _given(arguments):
@@ -163,7 +187,7 @@ def _explain_options(arguments: list[str], own: set[str]) -> tuple[list[str], st
 
 
 def _given(arguments: list[str]) -> Iterator[tuple[str, str]]:
-    """Each option and its value; `true` where it has none."""
+    """Yield each option and its value; `true` where it has none."""
     for place, argument in enumerate(arguments):
         if not argument.startswith("--"):
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from base64 import b64encode
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from surefit.cli.options import TrustCode
+from surefit.cli.options import SetGenerate, TrustCode, generation_settings
 
 RunFolder = Annotated[str, typer.Argument(help="The folder of a run or an exported model.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -26,9 +27,10 @@ def evaluate(
     ] = None,
     trust_code: TrustCode = None,
     json: AsJson = False,
+    set_: SetGenerate = None,
 ) -> int:
     """Compute the task's metrics on a data set."""
-    from surefit.api import evaluate_run
+    from surefit.api import evaluate_run, generating
     from surefit.cli.display import Display, print_json
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.inputs.encoder import read_encoder
@@ -36,7 +38,7 @@ def evaluate(
     from surefit.run.exported_model import open_trained
 
     with Display() as display, user_output_to_stderr():
-        opened = open_trained(run, trust_code or ())
+        opened = generating(open_trained(run, trust_code or ()), generation_settings(set_))
         result, store = evaluate_run(opened, data or None, progress=display.progress)
         encoder = read_encoder(opened.model_path)
         baselines, task = opened.plan.get("baselines", {}), opened.task
@@ -61,7 +63,7 @@ def evaluate(
 
 
 def _show_metrics(found: Mapping[str, Any]) -> None:
-    """The result as lines of a name and a value."""
+    """Print the result as lines of a name and a value."""
     from surefit.cli.summary_lines import beside_figure, result_line
     from surefit.inputs.encoded_row import describe_counts
 
@@ -87,15 +89,16 @@ def predict(
         typer.Option(help="A folder for predicted masks, as PNG files; else they are in the JSON."),
     ] = None,
     trust_code: TrustCode = None,
+    set_: SetGenerate = None,
 ) -> int:
     """Print predictions as JSON lines, one per row and in their order."""
-    from surefit.api import iter_predictions
+    from surefit.api import generating, iter_predictions
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.errors import UsageError
     from surefit.inputs.encoder import read_encoder
     from surefit.run.exported_model import open_trained
 
-    opened = open_trained(run, trust_code or ())
+    opened = generating(open_trained(run, trust_code or ()), generation_settings(set_))
     if (data is None) == (text is None):
         raise UsageError("Expected either --data or --text.", "Pass one of them.")
     rows: object = data
@@ -118,17 +121,17 @@ def predict(
 
 
 def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -> Any:
-    """A value of a prediction as JSON has it: a mask is the path of its file, else its PNG."""
+    """Return a value of a prediction for JSON: a mask is the path of its file, else its PNG."""
     import numpy as np
 
     from surefit.core import files
-    from surefit.inputs.image.mask_files import mask_as_png, png_as_text
+    from surefit.targets.mask_files import mask_as_png
 
     if not isinstance(value, np.ndarray):
         return value
     content = mask_as_png(value)
     if folder is None:
-        return {"png": png_as_text(content)}
+        return {"png": b64encode(content).decode()}
     path = Path(folder) / f"row-{prediction['row']}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_bytes(path, content)

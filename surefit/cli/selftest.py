@@ -81,12 +81,12 @@ def _classification(machine: Machine) -> Outcome:
 
 
 def _resume(machine: Machine, *options: str) -> Outcome:
-    """A run that stops and resumes has the events of an undisturbed one, to the bit."""
+    """A run that stops and resumes has the losses of an undisturbed one, to the bit."""
     options += ("--set", "deterministic=true", "--set", "schedule=constant")
     whole = machine.train("whole", *options)
     machine.train("resumed", *options, steps=6)
-    is_equal = whole == machine.train("resumed", *options, "--resume", "resumed")
-    return {"steps": len(whole), "equal": is_equal}, is_equal
+    resumed = machine.train("resumed", *options, "--resume", "resumed")
+    return {"steps": len(whole), "equal": resumed == whole}, resumed == whole
 
 
 def _qlora(machine: Machine) -> Outcome:
@@ -198,7 +198,5 @@ def selftest(
     ok = all(check["status"] != "failed" for check in checks)
     found = {"ok": ok, "machine": machine, "checks": checks}
     files.write_json(output, found)
-    console.print(as_line(f"written to {output}"))
-    if as_json:
-        print_json(found)
+    print_json(found) if as_json else console.print(as_line(f"written to {output}"))
     return 0 if ok else 1

@@ -30,7 +30,7 @@ WIDTH = 100
 
 
 def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """What will be trained on what, as far as the plan got; with `verbose`, all notes."""
+    """Yield what will be trained on what, as far as the plan got; with `verbose`, all notes."""
     from surefit.data.several_columns import base_role
     from surefit.targets.task_spec import describe_unused
 
@@ -70,7 +70,7 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
 
 
 def describe_class_loss(loss: Mapping[str, Any]) -> str:
-    """Class weights and label smoothing, as a plan has them.
+    """Return class weights and label smoothing, as a plan has them.
 
     >>> describe_class_loss({"class_weights": {"ham": 0.5, "spam": 5}, "label_smoothing": 0.1})
     'class weights ham 0.5, spam 5; label smoothing 0.1'
@@ -83,7 +83,7 @@ def describe_class_loss(loss: Mapping[str, Any]) -> str:
 
 
 def describe_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """The metrics that were asked for, with the code of one's own and their directions."""
+    """Return the metrics that were asked for, with the code of one's own and their directions."""
     parts = []
     for name, about in metrics.items():
         notes = [about["function"]] if about["function"] else []
@@ -114,7 +114,7 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
 
 
 def describe_output(output: OutputChoice) -> str:
-    """Which output of a module is used, as the choices of a plan have it.
+    """Return which output of a module is used, as the choices of a plan have it.
 
     >>> from surefit.models.module_outputs import OutputChoice
     >>> describe_output(OutputChoice("asked", {"0": [8], "1": [2]}, 1))
@@ -127,7 +127,7 @@ def describe_output(output: OutputChoice) -> str:
 
 
 def pattern_lines(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is frozen and which learning rates are set by patterns, of a plan's `model`."""
+    """Yield what is frozen and which learning rates are set by patterns, of a plan's `model`."""
     frozen = model.get("frozen")
     if frozen is not None:
         moving = frozen["moving_batch_norms"]
@@ -171,7 +171,7 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
 
 
 def describe_changes(augment: Mapping[str, Any]) -> str:
-    """The changes of training rows, as a plan has them.
+    """Return the changes of training rows, as a plan has them.
 
     >>> describe_changes({"changes": {"flip": 0.5, "rotate": 10.0}, "function": "blur"})
     'flip 0.5, rotate 10, blur, anew in each epoch'
@@ -198,7 +198,7 @@ def _step_lines(job: Job, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
-    """How processes share a step."""
+    """Yield how processes share a step."""
     shared = plan.processes_dict()
     if not shared:
         return
@@ -208,7 +208,7 @@ def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _speed_line(choices: Choices, padding_free: bool) -> str:
-    """What was chosen by trying it on the model."""
+    """Return what was chosen by trying it on the model."""
     loss = ""
     head, compiling = choices.head, choices.compile
     if head is not None:
@@ -217,6 +217,8 @@ def _speed_line(choices: Choices, padding_free: bool) -> str:
         why = f" ({head.reason})" if head.reason else ""
         loss = f"loss computed at {places}{chunk}{why}; "
     layout = "padding-free batches" if padding_free else "padded batches"
+    if choices.shared_prompts:
+        layout += ", in which both answers share their prompt"
     if choices.rows_reason:
         layout += f" ({choices.rows_reason})"
     if choices.attention is not None:
@@ -235,7 +237,7 @@ def evaluation_lines(
     ends_epoch: bool = False,
     baselines: Mapping[str, Mapping[str, Any]] = NO_BASELINES,
 ) -> Iterator[Text]:
-    """One evaluation: the mean loss of the steps before it, the metrics, and samples.
+    """Yield one evaluation: the mean loss of the steps before it, the metrics, and samples.
 
     Beside a metric stands the figure of the best baseline. At the end of an epoch, `token_f1` is
     also printed as "Average F1 Score".
@@ -257,14 +259,14 @@ def evaluation_lines(
         for name, text in (
             ("prompt", sample["prompt"]),
             ("expected", sample["expected"]),
-            ("generated", sample["got"]),
+            ("cut off" if sample.get("cut_off") else "generated", sample["got"]),
         ):
             if text is not None:
                 yield as_line(f"    {name:<11}{_one_line(text)}", style="dim")
 
 
 def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> str:
-    """The best baseline's figure of a metric in brackets; empty where there is none.
+    """Return the best baseline's figure of a metric in brackets; empty where there is none.
 
     >>> beside_figure("accuracy", {"majority class": {"accuracy": 0.87}})
     ' (majority class 0.8700)'
@@ -279,7 +281,7 @@ def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> st
 
 
 def describe_baseline(figures: Mapping[str, Any]) -> str:
-    """A baseline's figures, the column it reads first.
+    """Return a baseline's figures, the column it reads first.
 
     >>> describe_baseline({"column": "hour", "rmse": 12.5})
     "'hour', rmse 12.5000"
@@ -291,7 +293,7 @@ def describe_baseline(figures: Mapping[str, Any]) -> str:
 
 
 def result_line(name: str, text: Any) -> str:
-    """One figure of a result, as commands print it on stdout.
+    """Return one figure of a result, as commands print it on stdout.
 
     >>> result_line("roc_auc_bin_error", 0.5)
     'roc_auc_bin_error 0.5'
@@ -309,7 +311,7 @@ def _one_line(text: str) -> str:
 
 
 def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
-    """The memory peak and the duration, as far as they are known."""
+    """Return the memory peak and the duration, as far as they are known."""
     lines = []
     if fit is not None and fit.peak_bytes is not None:
         measured = f", measured {show_gb(fit.measured_bytes)}" if fit.measured_bytes else ""
@@ -328,7 +330,7 @@ def fit_lines(fit: Fit | None) -> list[tuple[str, str]]:
 
 
 def _disk_line(disk: DiskUse) -> str:
-    """What the run writes and where, and the largest part of it."""
+    """Return what the run writes and where, and the largest part of it."""
     kept, model = show_size(disk.parts["checkpoints"]), show_size(disk.parts["model"])
     return (
         f"up to {show_size(disk.predicted_bytes)} to write (checkpoints {kept}, model {model}), "
@@ -337,7 +339,7 @@ def _disk_line(disk: DiskUse) -> str:
 
 
 def _rehearsal_line(rehearsal: Rehearsal) -> str:
-    """What is tried before the first step, and what is not."""
+    """Return what is tried before the first step, and what is not."""
     left_out = "; ".join(f"{phase} ({why})" for phase, why in rehearsal.left_out.items())
     size = "at true size" if rehearsal.true_size else "on one batch"
     done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
@@ -345,7 +347,7 @@ def _rehearsal_line(rehearsal: Rehearsal) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A duration in words.
+    """Return a duration in words.
 
     >>> show_seconds(7384), show_seconds(75), show_seconds(0.2)
     ('2 h 3 min', '1 min 15 s', '1 s')

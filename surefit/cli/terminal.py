@@ -33,15 +33,15 @@ class _Output(io.RawIOBase):
         self._ends_command = ends_command
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
         return self._descriptor
 
     def writable(self) -> bool:
-        """It is written to."""
+        """Return True: it is written to."""
         return True
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Return whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def write(self, content: Any) -> int:
@@ -138,14 +138,14 @@ class GuardedConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments of a renderable; codes of the console itself stay as they are."""
+        """Yield the segments of a renderable; codes of the console itself stay as they are."""
         for segment in super().render(renderable, options):
             text, style, control = segment
             yield segment if control else Segment(printable(text), style)
 
     @property
     def file(self) -> IO[str]:
-        """The stream below the guarded one, also while rich has replaced that."""
+        """Return the stream below the guarded one, also while rich has replaced that."""
         stream = super().file
         return cast("IO[str]", getattr(stream, "rich_proxied_file", stream))
 
@@ -155,7 +155,8 @@ class GuardedConsole(Console):
 
 
 def to_stderr() -> Console:
-    """A console for everything that is not a result; in a notebook, plain lines below the cell.
+    """Return a console for everything that is not a result; in a notebook, plain lines below the
+    cell.
 
     A notebook shows stderr as if it were an error, and cannot draw bars that move.
     """
@@ -166,10 +167,10 @@ def to_stderr() -> Console:
 
 
 def to_stdout() -> Console:
-    """A console for results."""
+    """Return a console for results."""
     return GuardedConsole(highlight=False, soft_wrap=True)
 
 
 def as_line(text: str, style: str = "") -> Text:
-    """A text as one line of a console, whatever newlines the data has put into it."""
+    """Return a text as one line of a console, whatever newlines the data has put into it."""
     return Text(one_line(text), style=style)

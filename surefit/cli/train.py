@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from surefit.cli.options import Quiet, TrustCode, Verbose, takes_run_options
-
-if TYPE_CHECKING:
-    from surefit.run.run_folder import Run
-    from surefit.training.folds import FoldRuns
 
 
 @takes_run_options
@@ -31,39 +27,29 @@ def train(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Plan, then train; --resume RUN resumes a stopped run."""
     from surefit.cli.display import errors_of, result_lines, show_findings, shown_run
-    from surefit.cli.launch import launch, without_processes
+    from surefit.cli.launch import launch
     from surefit.cli.terminal import to_stderr, user_output_to_stderr
     from surefit.errors import FindingError, UsageError
     from surefit.processes import CURRENT, is_main, num_processes, together
     from surefit.request import make_request
-    from surefit.training.folds import is_folds, train_folds, wants_folds
-    from surefit.training.resume import resume_run
-    from surefit.training.run import start_run
+    from surefit.training.run import train_request
 
-    if processes is not None and num_processes() > 1:
+    launched = num_processes()
+    if processes is not None and launched not in (1, processes):
         raise UsageError(
-            f"--processes {processes} is given, but {num_processes()} processes are launched "
-            "already.",
+            f"--processes {processes} is given, but {launched} processes are launched already.",
             "Leave --processes out.",
         )
     named, trusted = set(settings), trust_code or ()
     with together("reading the config"):
         request = make_request(settings, config.parent if config is not None else None, trusted)
-    if processes is not None and processes > 1:
-        launch(processes, without_processes(context.obj))
+    if processes is not None and processes > launched:
+        launch(processes, context.obj)
         return 0
     show = partial(shown_run, quiet=quiet, verbose=verbose)
-    result: Run | FoldRuns
     try:
         with user_output_to_stderr():
-            if wants_folds(request) if resume is None else is_folds(resume):
-                result = train_folds(request, show, resume, named, trusted)
-            else:
-                with show() as listeners:
-                    if resume is None:
-                        result = start_run(request, listeners)
-                    else:
-                        result = resume_run(resume, request, named, listeners, trusted)
+            result = train_request(request, show, resume, named, trusted)
     except FindingError as error:
         if CURRENT.run and not is_main():  # of this process alone
             raise

@@ -21,6 +21,7 @@ from surefit.config.sections import (
     MetricChoice,
     Reading,
     SeriesAugment,
+    Splitting,
     Switch,
 )
 from surefit.config.settings import (
@@ -51,6 +52,7 @@ __all__ = [
     "Reading",
     "RunConfig",
     "SeriesAugment",
+    "Splitting",
     "Switch",
     "config_fields",
     "config_yaml",

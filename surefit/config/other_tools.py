@@ -118,7 +118,7 @@ class Answer:
 
 @cache
 def read_table() -> dict[str, Callable[[Any], Translated]]:
-    """Every key that has an answer, and what translates its value."""
+    """Return every key that has an answer, and what translates its value."""
     table = read_yaml(TABLE, dict[str, Any], "Install surefit again.")
     answers: dict[str, Callable[[Any], Translated]] = {}
     for ours, names in table["renamed"].items():
@@ -131,7 +131,7 @@ def read_table() -> dict[str, Callable[[Any], Translated]]:
 
 
 def is_of_other_tool(key: str) -> bool:
-    """Whether the table has the key, by the last part of its name."""
+    """Return whether the table has the key, by the last part of its name."""
     return _last_name(key) in read_table()
 
 
@@ -140,7 +140,7 @@ def _last_name(key: str) -> str:
 
 
 def answer_key(key: str, given: Any, known: Collection[str]) -> Answer | None:
-    """What surefit has for a key of another tool; `known` are the keys that it has."""
+    """Return what surefit has for a key of another tool; `known` are the keys that it has."""
     answers = read_table()
     name = _last_name(key)
     if name in known and name != key:  # a section that surefit does not have: trainer.precision
@@ -161,7 +161,7 @@ def answer_key(key: str, given: Any, known: Collection[str]) -> Answer | None:
 
 
 def answer_value(key: str, given: Any) -> str:
-    """A sentence about another tool's value for a key of ours; empty where there is none."""
+    """Return a sentence about another tool's value for a key of ours; empty where there is none."""
     said = str(given).lower()
     if said in KEPT_VALUES.get(key, ()):
         return f" {key}: {said} is not available yet."

@@ -5,6 +5,7 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from surefit.config.sections import (
     Local,
     LossOptions,
     MetricChoice,
+    PreferenceOptions,
     Reading,
     Section,
     SeriesAugment,
@@ -83,7 +85,7 @@ class Images(Section):
         return (value, value) if isinstance(value, int) else value
 
     def asked(self) -> dict[str, Any]:
-        """Channels, mean and std where they are set, as JSON."""
+        """Return channels, mean and std where they are set, as JSON."""
         named = {"channels": self.channels, "mean": self.mean, "std": self.std}
         return {
             key: list(value) if isinstance(value, tuple) else value
@@ -241,6 +243,8 @@ class RunConfig(Section):
     name such as logits, scores or prediction, else the first with as many scores as needed."""
     loss: LossOptions = LossOptions()
     """How the classes of rows and words count in the loss."""
+    preference: PreferenceOptions = PreferenceOptions()
+    """How preferences become a loss, for the task preference."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)
@@ -303,6 +307,12 @@ class RunConfig(Section):
     label_separator: str | None = Field(None, min_length=1)
     """The sign between several classes in one text, such as | in red|blue. Default: inferred; none:
     every text is one class."""
+    label_order: tuple[str | int, ...] = ()
+    """The classes from the lowest to the highest, such as [low, medium, high], for the task
+    ordinal. Default: the order of their numbers, or of well-known names."""
+    box_format: Literal["xyxy", "xywh", "cxcywh"] | None = None
+    """What the four numbers of a box are: two corners, a corner and a size, or the centre and a
+    size. Default: inferred."""
     metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or
@@ -364,6 +374,19 @@ class RunConfig(Section):
             for role, column in value.items()
         }
 
+    @field_validator("model", "tokenizer", "output", "cache")
+    @classmethod
+    def _as_path(cls, value: Any) -> Any:
+        """Refuse what no file can be called: a NUL, a lone surrogate that stands for no byte."""
+        if isinstance(value, str):
+            try:
+                os.fsencode(value)
+            except UnicodeEncodeError:
+                raise ValueError("it has characters that no name of a file has") from None
+            if "\0" in value:
+                raise ValueError("it has a NUL, which no name of a file has")
+        return value
+
     @field_validator("batch_size", mode="before")
     @classmethod
     def _rows_or_auto(cls, value: Any) -> Any:
@@ -373,12 +396,12 @@ class RunConfig(Section):
         raise ValueError("expected a whole number of at least 1, or auto")
 
     def with_local(self, other: RunConfig) -> RunConfig:
-        """The config with the keys of the machine and the command that `other` has."""
+        """Return the config with the keys of the machine and the command that `other` has."""
         return self.model_copy(update={name: getattr(other, name) for name in LOCAL_KEYS})
 
     @property
     def micro_batch_rows(self) -> int:
-        """`batch_size` after planning has replaced `auto`."""
+        """Return `batch_size` after planning has replaced `auto`."""
         assert self.batch_size != "auto"
         return self.batch_size
 
@@ -390,7 +413,7 @@ class RunConfig(Section):
     @field_validator("lr_by", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
-        """Patterns with dots, which `--set lr_by.layer.0=1e-4` takes apart."""
+        """Join patterns with dots, which `--set lr_by.layer.0=1e-4` takes apart."""
         return join_names(value) if isinstance(value, Mapping) else value
 
     @field_validator("lr_by")
@@ -408,7 +431,7 @@ SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 
 
 def joint_name(columns: Sequence[str]) -> str:
-    """One name for several columns; that of a single column is its own.
+    """Return one name for several columns; that of a single column is its own.
 
     >>> joint_name(["casual", "registered"]), joint_name(["label"])
     ('[casual, registered]', 'label')
@@ -422,7 +445,7 @@ def joint_name(columns: Sequence[str]) -> str:
 
 
 def joint_parts(name: str) -> list[str]:
-    """The columns that one name stands for; none for the name of a single column.
+    """Return the columns that one name stands for; none for the name of a single column.
 
     >>> joint_parts("[casual, registered]"), joint_parts("label")
     (['casual', 'registered'], [])

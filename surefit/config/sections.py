@@ -78,7 +78,7 @@ class _Changes(Section):
         return {name: v for name, v in given.items() if v is not False}
 
     def asked(self) -> dict[str, float]:
-        """The changes that are set, by name."""
+        """Return the changes that are set, by name."""
         named = {name: getattr(self, name) for name in self.usual}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -155,8 +155,11 @@ class SeriesAugment(_Changes):
 
 
 class LossOptions(Section):
-    """How the classes of rows and words count in the loss."""
+    """What the loss is, and how the classes of rows and words count in it."""
 
+    function: CodeName | None = None
+    """Your own loss as module:function, f(outputs, batch) -> a mean over rows, (sum, count), or a
+    dict with the key loss and parts that are reported."""
     class_weights: Literal["balanced"] | dict[str, float] | None = None
     """Weight of each class in the loss, by class name; classes that are not named have 1. balanced:
     all classes count the same, however many rows they have. Where rows may have several classes, it
@@ -193,7 +196,7 @@ class MetricChoice(Section):
 
 
 def read_metrics(value: Any) -> Any:
-    """A name, a list of names, or a mapping of names to module:function, as choices by name.
+    """Return a name, a list of names, or a mapping of names to module:function, as choices by name.
 
     >>> read_metrics(["roc_auc"]), read_metrics({"cost": "my:cost"})
     ({'roc_auc': {}}, {'cost': {'function': 'my:cost'}})
@@ -212,7 +215,7 @@ def read_metrics(value: Any) -> Any:
 
 
 def join_names(nested: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys as names with dots.
+    """Return nested keys as names with dots.
 
     >>> join_names({"layer": {0: 1e-4}, "head": 1e-3})
     {'layer.0': 0.0001, 'head': 0.001}
@@ -271,6 +274,15 @@ class Splitting(Section):
     by: str | None = None
     """A column of groups, such as patient_id: all rows of a group stay in one set. The column is
     not an input of the model unless it has a role."""
+    column: str | None = None
+    """A column that says which part a row belongs to: train, validation (val, dev) or test; test
+    rows are not used. Default: a column with a name such as split, set or fold that has such values
+    only; none: no column."""
+    time: str | None = None
+    """A column of dates or numbers: the latest rows are the validation set (eval_share)."""
+    gap: float | str | None = None
+    """Leave out the rows that are less than this before the validation set of split.time: a
+    duration such as 12h, 7d or 2w for dates, a number in the column's unit for numbers."""
     stratify: Switch = "auto"
     """Whether each class has the same share of both sets; auto: where there are few classes."""
     folds: int | None = Field(None, ge=2, le=1000)
@@ -285,6 +297,42 @@ class Splitting(Section):
             raise ValueError("split.fold is one of split.folds, counted from 0")
         return self
 
+    @model_validator(mode="after")
+    def _one_way(self) -> Splitting:
+        by_column = None if self.column == "none" else self.column
+        ways = {"by": self.by, "column": by_column, "time": self.time, "folds": self.folds}
+        given = [name for name, value in ways.items() if value is not None]
+        if len(given) > 1 and given != ["by", "folds"]:
+            raise ValueError(f"split.{given[0]} and split.{given[1]} exclude each other")
+        if self.gap is not None and self.time is None:
+            raise ValueError("split.gap is the gap of split.time, which is not set")
+        return self
+
+    @field_validator("gap")
+    @classmethod
+    def _duration(cls, gap: float | str | None) -> float | str | None:
+        if gap is not None and not re.fullmatch(r"\d+(\.\d+)?\s*(s|min|h|d|w)?", str(gap)):
+            raise ValueError("expected a number, or one with s, min, h, d or w, such as 7d")
+        return gap
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the user says how rows are split, so that no column is looked for."""
+        return any(each is not None for each in (self.by, self.column, self.time, self.folds))
+
+
+class PreferenceOptions(Section):
+    """How preferences become a loss, for the task preference."""
+
+    method: Literal["dpo", "ipo", "simpo", "orpo", "kto"] | None = None
+    """dpo, ipo and kto compare with a reference, the model before training; simpo and orpo need
+    none. Default: dpo for pairs, kto for single answers that are good or bad."""
+    beta: float | None = Field(None, gt=0)
+    """Strength of the preference; with a reference, the larger the closer to it. Default: 0.1;
+    simpo: 2."""
+    gamma: float | None = Field(None, ge=0)
+    """The margin of rewards that simpo asks for. Default: half of beta."""
+
 
 class EarlyStopping(Section):
     """When training stops before the last epoch."""
@@ -296,15 +344,45 @@ class EarlyStopping(Section):
 
 
 class Generation(Section):
-    """How much text is generated at each evaluation, for tasks that generate text."""
+    """How text is generated: at each evaluation, by predict and by chat."""
 
     rows: int = Field(64, ge=0)
     """Validation rows to generate answers for; 0 for none."""
-    max_new_tokens: int = Field(64, ge=1)
-    """Maximum number of tokens in a generated answer."""
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Maximum number of tokens in a generated answer; a longer one is marked as cut off. Default:
+    as many as 99 % of the training rows' answers have, from 16 to 256; 64 without answers."""
+    temperature: float | None = Field(None, ge=0, le=100)
+    """Sample with this temperature; 0: always the likeliest token. Default: no sampling. What is
+    not set while sampling is as in the model's generation config."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Sample from the likeliest tokens that have this probability together."""
+    top_k: int | None = Field(None, ge=1)
+    """Sample from this many of the likeliest tokens."""
+    repetition_penalty: float | None = Field(None, gt=0)
+    """Divide the scores of tokens that the prompt or the answer already has; above 1: less
+    repetition."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer, besides the end token; they are not part of it."""
+    samples: int = Field(1, ge=1, le=1000)
+    """Answers per prompt, which are sampled; scores are the means over all of them."""
+    seed: int | None = Field(None, ge=0, lt=2**32)
+    """Seed of sampling; an answer depends on it and the prompt only. Default: the seed of the
+    run."""
+    system: str | None = None
+    """System prompt for predict and chat, and for evaluate where it is set there. A row's own
+    system message follows it."""
     from_model: tuple[str, ...] = ()
     """Settings to take over from the model's generation config, such as repetition_penalty or
-    num_beams. Default: none; text is generated greedily."""
+    num_beams. Default: none; the likeliest token is chosen at each step."""
     scorer: CodeName | None = None
     """Your own score as module:function, f(expected, got) -> a number or a dict of numbers; higher
     is better."""
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        """Read numbers as texts, which YAML does not; refuse an empty text, which ends nothing."""
+        texts = value if isinstance(value, list | tuple) else [value]
+        if value is None or "" in texts:
+            raise ValueError("expected texts; in YAML, quote one with special signs: '###'")
+        return tuple(str(text) if isinstance(text, int | float) else text for text in texts)

@@ -26,7 +26,7 @@ from surefit.errors import UsageError
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The keys of a config file; its relative paths stay relative to the working folder."""
+    """Return the keys of a config file; its relative paths stay relative to the working folder."""
     refuse_special(path)
     if not path.is_file():
         raise UsageError(f"There is no config file {path}.", "Check the path.")
@@ -57,7 +57,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def set_option(key: str, value: Any) -> str:
-    """The option that sets a key, to be pasted into a shell.
+    """Return the option that sets a key, to be pasted into a shell.
 
     >>> set_option("ignore", "my column"), set_option("eval_share", 0.2)
     ("--set 'ignore=my column'", '--set eval_share=0.2')
@@ -120,7 +120,7 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
 
 @cache
 def config_fields(section: type[BaseModel] = RunConfig, prefix: str = "") -> dict[str, FieldInfo]:
-    """Every key that a config may have, sections as dotted names, with its type and its help."""
+    """Return every key of a config, sections as dotted names, with its type and its help."""
     fields: dict[str, FieldInfo] = {}
     for name, info in section.model_fields.items():
         inner = info.annotation
@@ -143,7 +143,7 @@ class Fault:
 def describe_faults(
     faults: Iterable[Fault], instead: Mapping[str, Any] | None = None
 ) -> UsageError:
-    """All faults as one error; its fix has the settings to use `instead`, to be pasted."""
+    """Return all faults as one error; its fix has the settings to use `instead`, to be pasted."""
     lines: list[str] = []
     better = dict(instead or {})
     for fault in faults:
@@ -156,7 +156,7 @@ def describe_faults(
 
 
 def _spread(error: Any) -> Iterator[Fault]:
-    """One fault of pydantic; a section that surefit does not have is taken key by key."""
+    """Yield one fault of pydantic; a section that surefit does not have is taken key by key."""
     key = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] != "extra_forbidden" and error["loc"][-1] != "[key]":
         what = error["msg"].removeprefix("Value error, ")
@@ -173,7 +173,7 @@ def _spread(error: Any) -> Iterator[Fault]:
 
 
 def _describe(fault: Fault) -> tuple[str, Mapping[str, Any]]:
-    """A fault in words, and the settings to use instead."""
+    """Return a fault in words, and the settings to use instead."""
     if fault.message:
         return f"{fault.key}: {fault.message}", {}
     known = [*RunConfig.model_fields, *SHORT_KEYS, *config_fields()]
@@ -194,7 +194,7 @@ def _close(key: str, known: Sequence[str], cutoff: float) -> str | None:
 
 
 def _as_yaml(value: Any) -> str:
-    """A value as a line of YAML has it.
+    """Return a value as a line of YAML has it.
 
     >>> _as_yaml(["q_proj"]), _as_yaml(True), _as_yaml("2e-5")
     ('[q_proj]', 'true', '2e-5')
@@ -207,5 +207,5 @@ def _as_yaml(value: Any) -> str:
 
 
 def config_yaml(config: RunConfig) -> str:
-    """The resolved config as YAML, as the run's folder keeps it."""
+    """Return the resolved config as YAML, as the run's folder keeps it."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -50,6 +50,18 @@ AT_NO_FOLDER, RENAME_EXCHANGE = -100, 2
 _waits: ContextVar[bool] = ContextVar("waits_for_the_disk", default=True)
 
 
+def home_folder() -> Path:
+    """Return the home folder of this user; refuse a user without one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(
+            f"The user {os.getuid()} has no home folder: HOME is not set, and the system does not "
+            "know the user.",
+            "Set HOME, or SUREFIT_CACHE and XDG_STATE_HOME to folders that this user may write.",
+        ) from None
+
+
 def special_kind(path: str | Path) -> str | None:
     """Name what a path is that is neither file nor folder; None for those, and for nothing.
 
@@ -145,7 +157,7 @@ def mark(folder: Path, name: str | None = None) -> None:
 
 
 def is_marked(folder: Path) -> bool:
-    """Whether a folder, which is no link, has the mark of surefit."""
+    """Return whether a folder, which is no link, has the mark of surefit."""
     return not folder.is_symlink() and read_own(folder / MARK) in _marks_of(folder)
 
 
@@ -164,7 +176,7 @@ def read_own(path: Path, most_bytes: int = 1024) -> bytes:
 
 
 def is_own(folder: Path) -> bool:
-    """Whether surefit made a folder and every file in it, by its mark or its digests.
+    """Return whether surefit made a folder and every file in it, by its mark or its digests.
 
     A folder with nothing but the beginning of a mark was left by a process that was killed there.
     """

@@ -203,12 +203,21 @@ def library_reads(what: str, fix: str) -> Iterator[None]:
     """
     try:
         yield
-    except SurefitError:
-        raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_library_failure(error):
             raise
         raise UsageError(f"{what}: {first_line(error)}", fix) from error
+
+
+def is_library_failure(error: BaseException) -> bool:
+    """Return whether a library raised this: no error of surefit, no signal, but also a panic.
+
+    >>> [is_library_failure(each) for each in (KeyError("a"), KeyboardInterrupt(), UsageError(""))]
+    [True, False, False]
+    """
+    if isinstance(error, Exception):
+        return not isinstance(error, SurefitError)
+    return type(error).__name__ == "PanicException"
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ FORMAT_VERSION = 2
 
 
 def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
-    """The schema with plain types; an error where a column has none, or two share a name."""
+    """Return the schema with plain types; an error where a column has none, or two share a name."""
     fields, named = [], class_names(schema)
     for field in schema:
         kind = named_type(field.type) if field.name in named else plain_type(field.type)
@@ -36,7 +36,7 @@ def plain_schema(schema: pa.Schema, shown: str) -> pa.Schema:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """The plain type that holds the same values; None if there is none.
+    """Return the plain type that holds the same values; None if there is none.
 
     >>> plain_type(pa.list_(pa.dictionary(pa.int32(), pa.string())))
     ListType(list<item: string>)
@@ -79,14 +79,14 @@ def _plain_list(kind: pa.DataType) -> pa.DataType | None:
 
 
 def is_plain(schema: pa.Schema, shown: str) -> bool:
-    """Whether every column is read without conversion."""
+    """Return whether every column is read without conversion."""
     return bool(plain_schema(schema, shown).types == schema.types)
 
 
 def to_plain(
     batch: pa.RecordBatch, schema: pa.Schema, named: Mapping[str, list[str]]
 ) -> pa.RecordBatch:
-    """The batch in a plain schema; `named` has the class names of columns of class ids."""
+    """Return the batch in a plain schema; `named` has the class names of columns of class ids."""
     columns = [
         with_names(column, named[field.name]) if field.name in named else _cast(column, field.type)
         for column, field in zip(batch.columns, schema, strict=True)
@@ -128,12 +128,12 @@ def in_cache(
 
 
 def map_arrow(path: Path) -> pa.Table:
-    """An Arrow file that surefit wrote, memory-mapped."""
+    """Return an Arrow file that surefit wrote, memory-mapped."""
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def class_names(schema: pa.Schema) -> dict[str, list[str]]:
-    """The class names of each column of ClassLabels, or of lists of them."""
+    """Return the class names of each column of ClassLabels, or of lists of them."""
     try:
         text = (schema.metadata or {})[b"huggingface"]
         features = parse_json(text, dict[str, Any], "huggingface")["info"]["features"]
@@ -160,12 +160,12 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 def named_type(kind: pa.DataType) -> pa.DataType:
-    """The type of a column after its class ids are replaced by names."""
+    """Return the type of a column after its class ids are replaced by names."""
     return pa.list_(pa.string()) if is_list(kind) else pa.string()
 
 
 def with_names(column: pa.Array, names: list[str]) -> pa.Array:
-    """The column with class names instead of ids; -1, which has no name, becomes null."""
+    """Return the column with class names instead of ids; -1, which has no name, becomes null."""
 
     def name(value: Any) -> Any:
         if isinstance(value, list):

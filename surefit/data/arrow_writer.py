@@ -28,7 +28,7 @@ from surefit.data.column_types import (
     nested_list,
 )
 from surefit.data.data_rules import MIXED_TYPES, WRONG_SHAPE, WRONG_TYPE
-from surefit.data.formats.numpy_files import to_arrow
+from surefit.data.formats.numpy_files import nested_column
 from surefit.data.table import CHUNK_ROWS
 from surefit.data.written_values import MISSING_MARKERS, is_missing
 from surefit.findings import Rule
@@ -99,7 +99,7 @@ class ArrowWriter:
         self._file.close()
 
     def type_of(self, name: str) -> pa.DataType:
-        """The type of a column so far."""
+        """Return the type of a column so far."""
         at = self.schema.get_field_index(name)
         return self.schema.field(at).type if at >= 0 else pa.null()
 
@@ -194,7 +194,7 @@ class ArrowWriter:
         files.move_inside(wider, self._path)
 
     def _read_written(self) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-        """The number of rows and the columns of each batch in the file, which is closed."""
+        """Yield the number of rows and the columns of each batch in the file, which is closed."""
         if self._num_bare:
             yield self._num_bare, {}
         for batch in map_arrow(self._path).to_batches():
@@ -216,7 +216,7 @@ class ArrowWriter:
             return self._cast_values(field, column.to_pylist(), first_row)
 
     def _cast_values(self, field: pa.Field, values: Sequence[Any], first_row: int) -> pa.Array:
-        """The values in a type; a value that it cannot hold is a fault."""
+        """Return the values in a type; a value that it cannot hold is a fault."""
         for place, value in enumerate(values):
             try:
                 pa.array([value], field.type)
@@ -225,7 +225,7 @@ class ArrowWriter:
         return pa.array(values, field.type)
 
     def _fault(self, name: str, values: Sequence[Any]) -> ColumnFaultError:
-        """The value that cannot be stored, else those of another type than most."""
+        """Return the value that cannot be stored, else those of another type than most."""
         for place, value in enumerate(values):
             row = self.num_rows + place
             try:
@@ -242,7 +242,7 @@ class ArrowWriter:
         return ColumnFaultError(MIXED_TYPES, name, odd.rows, odd.what, odd.count)
 
     def _too_wide(self, name: str, values: Sequence[Any]) -> ColumnFaultError:
-        """The value that the common type of all values cannot hold exactly."""
+        """Return the value that the common type of all values cannot hold exactly."""
         kind = self.type_of(name)
         for value in values:
             kind = merge_types(kind, pa.array([value]).type)
@@ -272,7 +272,7 @@ class Arrays:
     known: pa.DataType
 
     def join(self) -> pa.Array:
-        """One array per row; a row without one gets an empty array, and is dropped later."""
+        """Return one array per row; a row without one gets an empty array, and is dropped later."""
         first = next(value for value in self.values if isinstance(value, np.ndarray))
         arrays: list[Array] = []
         for place, value in enumerate(self.values):
@@ -285,7 +285,8 @@ class Arrays:
                 raise self._fault(WRONG_TYPE, place, what)
             self._check_shape(place, array, first)
             arrays.append(array)
-        return _join(arrays)
+        flat = np.concatenate([array.reshape(-1) for array in arrays])
+        return nested_column(flat, [array.shape for array in arrays])
 
     def _check_shape(self, place: int, array: Array, first: Array) -> None:
         shape, known = list(array.shape), self.known
@@ -308,17 +309,3 @@ class Arrays:
 
     def _fault(self, rule: Rule, place: int, what: str) -> ColumnFaultError:
         return ColumnFaultError(rule, self.name, [self.first_row + place], what)
-
-
-def _join(arrays: Sequence[Array]) -> pa.Array:
-    """Arrays of one rank as a column; axes in which they differ become lists."""
-    shapes = {array.shape for array in arrays}
-    if len(shapes) == 1:
-        return to_arrow(np.stack(arrays))
-    if len({shape[1:] for shape in shapes if shape[0]}) <= 1:
-        filled = [array for array in arrays if len(array)] or arrays[:1]
-        inner = to_arrow(np.concatenate(filled))
-    else:
-        inner = _join([part for array in arrays for part in array])
-    ends = np.cumsum([0, *(len(array) for array in arrays)])
-    return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), inner)

@@ -85,12 +85,12 @@ def cache_limit_gb() -> float | None:
 def cache_folder() -> Path:
     """Return the config's `cache`, else `$SUREFIT_CACHE`, else `~/.cache/surefit`; or inside it."""
     named = os.environ.get("SUREFIT_CACHE")
-    folder = _chosen.get() or (Path(named) if named else Path.home() / ".cache" / "surefit")
+    folder = _chosen.get() or (Path(named) if named else files.home_folder() / ".cache" / "surefit")
     return folder / INSIDE if holds_other_files(folder) else folder
 
 
 def holds_other_files(folder: Path) -> bool:
-    """Whether a folder holds something, and is not the cache of surefit by its tag."""
+    """Return whether a folder holds something, and is not the cache of surefit by its tag."""
     try:
         text = (folder / TAG).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -281,7 +281,7 @@ def scratch_in_cache() -> Iterator[Path]:
 
 
 def verify_entry(folder: Path, hash_of: Callable[[Path], str] = digests.hash_file) -> bool:
-    """Whether an entry is there as it was written; a damaged one is reported and removed."""
+    """Return whether an entry is there as it was written; a damaged one is reported and removed."""
     if not folder.is_dir():
         return False
     damage = digests.find_damage(folder, hash_of=hash_of)

@@ -80,7 +80,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def describe_cache() -> dict[str, Any]:
-    """The cache as `surefit cache --json` prints it."""
+    """Return the cache as `surefit cache --json` prints it."""
     entries = list_entries()
     held: dict[str, dict[str, int]] = {}
     for entry in entries:
@@ -123,6 +123,13 @@ def limit_cache(limit_gb: float) -> list[Finding]:
         return []
     message = f"The cache holds {show_gb(size)} in use; cache_limit_gb is {limit_gb:g}."
     return [CACHE_OVER_LIMIT.finding(message, file=str(cache_folder()))]
+
+
+def limit_kind(kind: str, most: int) -> None:
+    """Remove the least recently used entries of a kind beyond `most` of them."""
+    entries = [entry for entry in list_entries() if entry.kind == kind]
+    for entry in entries[: max(0, len(entries) - most)]:
+        _remove(entry)
 
 
 def has_room(num_bytes: int) -> bool:

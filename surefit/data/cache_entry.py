@@ -64,7 +64,7 @@ def open_json(kind: str, key: str, make: Callable[[], Any]) -> Any:
 
 
 def is_sound(folder: Path) -> bool:
-    """Whether an entry is there as it was written; a damaged one is reported and removed.
+    """Return whether an entry is there as it was written; a damaged one is reported and removed.
 
     Large files that have not changed since they were last read whole are not read again.
     """

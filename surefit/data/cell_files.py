@@ -46,7 +46,7 @@ class FileKind:
     """Whether a table holds the paths, and the files are decoded when rows are encoded."""
 
     def has(self, path: str | Path) -> bool:
-        """Whether a path has one of the endings; a hidden file has none."""
+        """Return whether a path has one of the endings; a hidden file has none."""
         name = Path(path).name.lower()
         return name.endswith(self.endings) and not name.startswith(".")
 
@@ -60,7 +60,7 @@ DECODED = tuple(kind for kind in KINDS if kind.decoded)
 
 
 def kind_of(path: str | Path) -> FileKind | None:
-    """What a file holds, by its ending; None for other endings.
+    """Return what a file holds, by its ending; None for other endings.
 
     >>> kind_of("a/B.WAV").role, kind_of("rows.csv")
     ('audio', None)
@@ -69,7 +69,7 @@ def kind_of(path: str | Path) -> FileKind | None:
 
 
 def common_kind(paths: Iterable[str | Path]) -> FileKind | None:
-    """What files hold: the more frequent of images and audio, else arrays, else texts.
+    """Return what files hold: the more frequent of images and audio, else arrays, else texts.
 
     Texts may lie beside the files that they describe.
     """
@@ -84,14 +84,14 @@ FILE_ROLES = tuple(kind.role for kind in DECODED)
 
 
 def read_member(value: Mapping[str, Any]) -> bytes:
-    """The bytes of a member that a cell points at: `{tar, offset, size}`."""
+    """Return the bytes of a member that a cell points at: `{tar, offset, size}`."""
     with open(value["tar"], "rb") as file:
         file.seek(value["offset"])
         return file.read(value["size"])
 
 
 def unwrapped(value: Any) -> Any:
-    """The bytes or the path of `{bytes, path}`, the bytes of a member of a tar file.
+    """Return the bytes or the path of `{bytes, path}`, the bytes of a member of a tar file.
 
     Other values, with an array too, are returned as they are.
     """
@@ -103,7 +103,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a cell has neither a path nor bytes nor values."""
+    """Return whether a cell has neither a path nor bytes nor values."""
     if isinstance(value, Mapping) and "tar" in value:
         return not value["size"]
     value = unwrapped(value)
@@ -115,7 +115,7 @@ def is_empty(value: Any) -> bool:
 
 
 def holds_files(kind: pa.DataType) -> bool:
-    """Whether a column may contain paths of files: text, or a struct with a path.
+    """Return whether a column may contain paths of files: text, or a struct with a path.
 
     Members of a tar file have a path to show, but are no files.
     """
@@ -125,7 +125,7 @@ def holds_files(kind: pa.DataType) -> bool:
 
 
 def shown_name(value: Any) -> str:
-    """What messages call the content of a cell: its path, else how many bytes it has."""
+    """Return what messages call the content of a cell: its path, else how many bytes it has."""
     if isinstance(value, Mapping) and isinstance(value.get("path"), str) and value["path"]:
         return str(value["path"])
     held = unwrapped(value)
@@ -133,7 +133,7 @@ def shown_name(value: Any) -> str:
 
 
 def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_ROLES) -> Table:
-    """The table with the paths of these roles resolved; its key covers the files' content.
+    """Return the table with the paths of these roles resolved; its key covers the files' content.
 
     A relative path is searched next to the data file, then in the working folder.
     """
@@ -154,7 +154,7 @@ def _with_paths(table: Table, column: str) -> Table:
 
 
 def names_files(table: Table, column: str, kind: FileKind) -> bool:
-    """Whether one of the first texts of a column names a file of this kind.
+    """Return whether one of the first texts of a column names a file of this kind.
 
     A path without a known ending counts for images, whose format is in the file.
     """
@@ -175,7 +175,7 @@ MOST_CLASSES = 32
 
 
 def kind_named(table: Table, column: str, wanted: Callable[[FileKind], bool]) -> FileKind | None:
-    """What the files hold that the texts of a column name; None where it has other texts."""
+    """Return what the files hold that the texts of a column name; None where it has other texts."""
     if not is_text(table.column_type(column)):
         return None
 
@@ -215,7 +215,7 @@ def holds(table: Table, column: str, role: str) -> bool:
 
 
 def is_class_map(table: Table, column: str) -> bool:
-    """Whether a column has one small class number per pixel, as masks have."""
+    """Return whether a column has one small class number per pixel, as masks have."""
     axes, value = list_axes(table.column_type(column))
     if not (pa.types.is_integer(value) or pa.types.is_boolean(value)):
         return False

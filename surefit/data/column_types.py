@@ -18,13 +18,13 @@ AUDIO_ENDINGS = (".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".ogg", ".opu
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a column holds a list per row, of any length or of a fixed one."""
+    """Return whether a column holds a list per row, of any length or of a fixed one."""
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def list_axes(kind: pa.DataType) -> tuple[tuple[int | None, ...], pa.DataType]:
-    """The sizes of nested lists, None where they vary, and the type of their values.
+    """Return the sizes of nested lists, None where they vary, and the type of their values.
 
     >>> list_axes(pa.list_(pa.list_(pa.float32(), 12)))
     ((None, 12), DataType(float))
@@ -37,56 +37,56 @@ def list_axes(kind: pa.DataType) -> tuple[tuple[int | None, ...], pa.DataType]:
 
 
 def array_rank(kind: pa.DataType) -> int:
-    """The number of axes in one row of an array column."""
+    """Return the number of axes in one row of an array column."""
     return len(list_axes(kind)[0])
 
 
 def is_array(kind: pa.DataType) -> bool:
-    """Whether a column holds a numeric array of one or more axes per row."""
+    """Return whether a column holds a numeric array of one or more axes per row."""
     axes, value = list_axes(kind)
     return bool(axes) and is_number(value)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a column holds one number per row; true and false count as numbers."""
+    """Return whether a column holds one number per row; true and false count as numbers."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column holds text."""
+    """Return whether a column holds text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_text_list(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of texts per row."""
+    """Return whether a column holds a list of texts per row."""
     return is_list(kind) and is_text(kind.value_type)
 
 
 def is_integer_list(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of integers per row."""
+    """Return whether a column holds a list of integers per row."""
     return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
 
 
 def is_object(kind: pa.DataType) -> bool:
-    """Whether a column holds an object with named values per row."""
+    """Return whether a column holds an object with named values per row."""
     return bool(pa.types.is_struct(kind))
 
 
 def fields_of(kind: pa.DataType) -> dict[str, pa.DataType]:
-    """The types of the named values that an object has; none for other types."""
+    """Return the types of the named values that an object has; none for other types."""
     places = range(kind.num_fields) if is_object(kind) else ()
     return {kind.field(place).name: kind.field(place).type for place in places}
 
 
 def is_dialogue(kind: pa.DataType) -> bool:
-    """Whether a column holds a list of objects per row, as dialogues are."""
+    """Return whether a column holds a list of objects per row, as dialogues are."""
     return is_list(kind) and bool(pa.types.is_struct(kind.value_type))
 
 
 def may_hold_images(kind: pa.DataType, named: bool) -> bool:
-    """Whether a column may hold images: bytes, `{bytes, path}` or arrays of pixels.
+    """Return whether a column may hold images: bytes, `{bytes, path}` or arrays of pixels.
 
     A column `named` for images may also hold paths, and arrays of other types than uint8.
     """
@@ -101,7 +101,8 @@ def may_hold_images(kind: pa.DataType, named: bool) -> bool:
 
 
 def may_hold_audio(kind: pa.DataType, named: bool) -> bool:
-    """Whether a column may hold audio: `{array, sampling_rate}`, `{bytes, path}`, bytes, arrays.
+    """Return whether a column may hold audio: `{array, sampling_rate}`, `{bytes, path}`, bytes,
+    arrays.
 
     Other than an array with its rate, which is audio by any name, it must be `named` for audio; it
     may then also hold paths.
@@ -121,7 +122,7 @@ FLOAT_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def describe_type(kind: pa.DataType) -> str:
-    """An Arrow type in plain words.
+    """Return an Arrow type in plain words.
 
     >>> describe_type(pa.list_(pa.list_(pa.float32(), 12)))
     'float32 array [*, 12]'
@@ -133,7 +134,7 @@ def describe_type(kind: pa.DataType) -> str:
 
 
 def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    """The type that holds both; raises ArrowException if there is none.
+    """Return the type that holds both; raises ArrowException if there is none.
 
     >>> str(merge_types(pa.list_(pa.float32(), 3), pa.list_(pa.float32(), 4)))
     'large_list<item: float>'
@@ -156,7 +157,7 @@ def merge_types(known: pa.DataType, found: pa.DataType) -> pa.DataType:
 
 
 def nested_list(sizes: tuple[int | None, ...], value: pa.DataType) -> pa.DataType:
-    """The type of nested lists with these sizes, None where they vary, and this value type."""
+    """Return type of nested lists with these sizes, None where they vary, and this value type."""
     for size in reversed(sizes):
         value = pa.large_list(value) if size is None else pa.list_(value, size)
     return value
@@ -192,7 +193,7 @@ class OddValues:
 
 
 def find_odd_values(values: Iterable[Any]) -> OddValues | None:
-    """The values that have another type than most; None if one type holds all of them.
+    """Return the values that have another type than most; None if one type holds all of them.
 
     >>> find_odd_values([1.5, 2, "12,5", None, 3]).what
     "holds text ('12,5'), but numbers in 3 other rows"
@@ -221,7 +222,7 @@ def find_odd_values(values: Iterable[Any]) -> OddValues | None:
 
 
 def _group_of(value: Any, groups: list[_Group]) -> _Group | None:
-    """The group whose type can hold the value, or a new one; None if no type can."""
+    """Return the group whose type can hold the value, or a new one; None if no type can."""
     try:
         kind = pa.array([value]).type
     except UNSTORABLE:

@@ -14,7 +14,7 @@ from surefit.data.table import Table
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """Return the words of a text."""
     return frozenset(text.split())
 
 
@@ -40,6 +40,12 @@ DESCRIPTION = METADATA | word_set(
 )
 """Words in the name of a column that describes a text rather than being learned from it."""
 
+DERIVED = word_set(
+    "clean cleaned raw original processed preprocessed normalized lemmatized stemmed tokenized "
+    "parse parsed"
+)
+"""Words in the name of another form of a text: `premise_parse` of `premise`."""
+
 KEYS = word_set("answer answerkey gold correct decision")
 """Words in the name of a column with the key to a question, such as the number of a choice."""
 
@@ -59,7 +65,7 @@ BAD = word_set(
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words in the name of a column, in lower case.
+    """Return the words in the name of a column, in lower case.
 
     >>> words_of("chosen_Response"), words_of("overallScore"), words_of("kto-tag")
     (('chosen', 'response'), ('overall', 'score'), ('kto', 'tag'))
@@ -69,22 +75,22 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def has_words(name: str, words: frozenset[str]) -> bool:
-    """Whether one of the words is in the name of a column."""
+    """Return whether one of the words is in the name of a column."""
     return not words.isdisjoint(words_of(name))
 
 
 def is_identifier(name: str) -> bool:
-    """Whether a column's name says that its values tell rows apart."""
+    """Return whether a column's name says that its values tell rows apart."""
     return has_words(name, IDENTIFIERS)
 
 
 def is_metadata(name: str) -> bool:
-    """Whether a column's name says that it describes the row: an id, a source, a date."""
+    """Return whether a column's name says that it describes the row: an id, a source, a date."""
     return has_words(name, METADATA)
 
 
 def is_good(value: Any) -> bool | None:
-    """Whether a value judges an answer as good or as bad; None if it is no judgement.
+    """Return whether a value judges an answer as good or as bad; None if it is no judgement.
 
     >>> is_good(True), is_good("undesirable"), is_good(0), is_good("sports"), is_good(None)
     (True, False, False, None, None)
@@ -117,7 +123,7 @@ def _repeats(text: str, others: Sequence[Any]) -> bool:
 
 
 def texts_in(value: Any) -> list[str]:
-    """Every text in a value, however deep."""
+    """Return every text in a value, however deep."""
     if isinstance(value, str):
         return [value.strip()] if value.strip() else []
     if isinstance(value, Mapping):
@@ -133,19 +139,19 @@ def texts_in(value: Any) -> list[str]:
 
 
 def holds_answers(kind: pa.DataType) -> bool:
-    """Whether a column of this type may hold answers: text, messages, or lists of either."""
+    """Return whether a column of this type may hold answers: text, messages, or lists of either."""
     if is_list(kind):
         return holds_answers(kind.value_type)
     return is_text(kind) or bool(pa.types.is_struct(kind))
 
 
 def describes(column: str) -> bool:
-    """Whether a column's name says that it describes the text: a source, a date, a count."""
+    """Return whether a column's name says that it describes the text: a source, a date, a count."""
     return has_words(column, DESCRIPTION)
 
 
 def is_named_as_label(table: Table, column: str) -> bool:
-    """Whether the words in a column's name call it a label, and its values suit."""
+    """Return whether the words in a column's name call it a label, and its values suit."""
     words = words_of(column)
     if not AMOUNTS.isdisjoint(words):
         return False
@@ -157,7 +163,7 @@ def is_named_as_label(table: Table, column: str) -> bool:
 
 
 def tags_words(table: Table, text: str, column: str) -> bool:
-    """Whether a column has a list with a tag for each word of a text."""
+    """Return whether a column has a list with a tag for each word of a text."""
     if not is_list(table.column_type(column)) or not is_text(table.column_type(text)):
         return False
     rows = table.arrow.select([text, column]).slice(0, FIRST_ROWS).to_pylist()
@@ -172,7 +178,7 @@ def may_be_label(table: Table, column: str) -> bool:
 
 
 def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
-    """Columns beside a text that may be what is to be learned of it."""
+    """Return columns beside a text that may be what is to be learned of it."""
     free = [name for name in table.columns if name not in taken]
     named = [name for name in free if is_named_as_label(table, name)]
     free = [name for name in free if not describes(name)]
@@ -180,3 +186,15 @@ def likely_targets(table: Table, taken: Collection[str]) -> list[str]:
     alone = [name for name in free if len(free) == 1 and table.profile(name).is_continuous]
     binary = [name for name in free if table.profile(name).is_binary]
     return list(dict.fromkeys([*named, *keys, *alone, *binary]))
+
+
+def label_columns(table: Table, columns: Sequence[str]) -> list[str]:
+    """Return columns of classes or amounts: those named as labels first, then the last, then binary
+    ones."""
+    named = [name for name in columns if is_named_as_label(table, name)]
+    rest = [name for name in reversed(columns) if name not in named and not describes(name)]
+    classes = [name for name in rest if table.profile(name).holds_classes]
+    amounts = [name for name in rest if table.profile(name).is_continuous]
+    last = [name for name in rest[:1] if name in (*classes, *amounts)]
+    binary = [name for name in classes if table.profile(name).is_binary]
+    return [*dict.fromkeys([*named, *last, *binary, *classes, *amounts])]

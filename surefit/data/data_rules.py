@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from surefit.errors import FindingError
 from surefit.findings import rule
 
 NO_DATA = rule(
@@ -78,7 +79,7 @@ UNREADABLE_MEDIA = rule(
 
 
 def unequal_rows(counts: Mapping[str, int]) -> str:
-    """The message about columns with different numbers of rows.
+    """Return the message about columns with different numbers of rows.
 
     >>> unequal_rows({"x": 3, "y": 2})
     'columns have different numbers of rows: x has 3, y has 2.'
@@ -179,3 +180,20 @@ def check_expansion(source: str | Path, num_bytes: int) -> None:
             f"{Path(source).name} has {size:,} bytes and unpacks to more than {num_bytes:,}.",
             file=str(source),
         )
+
+
+TOO_MANY_COLUMNS = rule(
+    "SF110",
+    "error",
+    "too many columns",
+    why="A table has a name and a type for every column; so many columns are one array.",
+    fix="Save the numbers as one array (.npy), and the other columns in a separate file.",
+)
+
+MAX_COLUMNS = 10_000
+
+
+def too_many_columns(file: str, count: int, line: int | None = None) -> FindingError:
+    """Return the error about a table with too many columns."""
+    message = f"{Path(file).name} has {count} columns; surefit reads up to {MAX_COLUMNS}."
+    return TOO_MANY_COLUMNS.error(message, file=file, line=line)

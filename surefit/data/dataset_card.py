@@ -33,7 +33,7 @@ Files = Mapping[str, list[str]]
 
 
 def divide_name(path: Path) -> tuple[Path, str | None]:
-    """A path or hub id, and the config after a colon.
+    """Return a path or hub id, and the config after a colon.
 
     >>> divide_name(Path("owner/name:en")), divide_name(Path("owner/name"))
     ((PosixPath('owner/name'), 'en'), (PosixPath('owner/name'), None))
@@ -45,7 +45,7 @@ def divide_name(path: Path) -> tuple[Path, str | None]:
 
 
 def card_splits(folder: Path, config: str | None) -> Splits | None:
-    """The splits of a config that the card of a folder describes; None without such a card."""
+    """Return splits of a config that the card of a folder describes; None without such a card."""
     configs, default = _read_configs(folder / CARD)
     if not configs:
         return None
@@ -65,7 +65,7 @@ def card_splits(folder: Path, config: str | None) -> Splits | None:
 def choose_config(
     folder: Path, names: list[str], asked: str | None, default: str | None = None
 ) -> str:
-    """The config that is asked for, the only one or the default; else they are listed."""
+    """Return the config that is asked for, the only one or the default; else they are listed."""
     if asked is None:
         usual = names[0] if len(names) == 1 else default or "default"
         if usual in names:
@@ -95,7 +95,7 @@ def _front_matter(card: Path) -> Mapping[str, Any]:
 
 
 def _read_configs(card: Path) -> tuple[dict[str, Files], str | None]:
-    """The configs of a card that name their files, and the one that is marked as the default."""
+    """Return configs of a card that name their files, and the one that is marked as the default."""
     listed = _front_matter(card).get("configs")
     configs: dict[str, Files] = {}
     default = None
@@ -115,7 +115,7 @@ def _read_configs(card: Path) -> tuple[dict[str, Files], str | None]:
 
 
 def _by_split(files: Any) -> Files:
-    """The patterns of `data_files` by split: a text, a list of them, or by split."""
+    """Return the patterns of `data_files` by split: a text, a list of them, or by split."""
     if isinstance(files, Mapping):
         return {str(split): _texts(paths) for split, paths in files.items()}
     listed = files if isinstance(files, list) else [files]
@@ -131,7 +131,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _match(folder: Path, patterns: list[str]) -> tuple[Path, ...]:
-    """The files inside the folder that match; a pattern or a link that leads out is refused."""
+    """Return files inside the folder that match; a pattern or a link that leads out is refused."""
     inside = [folder.resolve()]
     if folder.resolve().parent.name == "snapshots":  # the download cache of the hub: links to blobs
         inside.append(folder.resolve().parents[1] / "blobs")

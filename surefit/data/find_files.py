@@ -21,6 +21,7 @@ from surefit.data.dataset_card import CARD, card_splits, choose_config, divide_n
 from surefit.data.formats import (
     arrow_files,
     class_folders,
+    detection_folders,
 )
 from surefit.data.formats.file_rows import media_kind
 from surefit.data.formats.opened import without_labels
@@ -55,7 +56,7 @@ class Finder:
     """Whether several text files are classes, so that they may have different endings."""
 
     def files_of(self, paths: Sequence[Path]) -> tuple[list[Path], list[Finding]]:
-        """The files to open, without label files that belong to others; and what was found."""
+        """Return files to open, without label files that belong to others; and what was found."""
         listed = [self._files_of(path) for path in paths]
         files = [file for found, _ in listed for file in found]
         files = without_labels(files)
@@ -63,11 +64,11 @@ class Finder:
         return files, [*named, *(note for _, notes in listed for note in notes)]
 
     def knows(self, file: Path) -> bool:
-        """Whether the ending of a file is that of a format."""
+        """Return whether the ending of a file is that of a format."""
         return self.ending_of(file) in self.endings
 
     def _list(self, folder: Path) -> list[Path]:
-        """The files with a known ending, sorted by name.
+        """Return the files with a known ending, sorted by name.
 
         `.json`, then `.txt`, then other text files are used only if there are no others.
         """
@@ -81,12 +82,15 @@ class Finder:
         return next(filter(None, (strong, *weak)), [f for f in files if is_text_file(f)])
 
     def splits_in(self, path: Path) -> Splits | None:
-        """The official splits of a folder; None for files, and for folders without any."""
+        """Return the official splits of a folder; None for files, and for folders without any."""
         path, config = divide_name(path)
         if not path.is_dir():
             return None
         if (described := card_splits(path, config)) is not None:
             return described
+        boxed = detection_folders.annotated(path) if config is None else None
+        if boxed is not None:
+            return boxed if isinstance(boxed, Splits) else None
         path = self._config_folder(path, config)
         if arrow_files.is_dataset_folder(path):
             return arrow_files.dataset_splits(path)
@@ -120,11 +124,11 @@ class Finder:
         return self._config_folder(folder / choose_config(folder, names, config, default), None)
 
     def _has_data(self, folder: Path) -> bool:
-        """Whether a folder, or one in it, has a file in one of the formats."""
+        """Return whether a folder, or one in it, has a file in one of the formats."""
         return any(self.knows(file) for pattern in ("*", "*/*") for file in folder.glob(pattern))
 
     def _files_of(self, path: Path) -> tuple[list[Path], list[Finding]]:
-        """What to open for a path: the file, or the files of a folder in order."""
+        """Return what to open for a path: the file, or the files of a folder in order."""
         folder, config = divide_name(path)
         if not folder.exists():
             if may_be_hub_id(folder):
@@ -136,6 +140,9 @@ class Finder:
             refuse_special(path)
             return [path], []
         splits = self.splits_in(path)
+        boxed = detection_folders.annotated(folder) if config is None else None
+        if isinstance(boxed, list):
+            return boxed, []
         if splits is None:
             return self._files_in(self._config_folder(folder, config)), []
         chosen = splits.chosen(self.part)
@@ -147,7 +154,7 @@ class Finder:
         return files, [*notes, *(note for _, found in inner for note in found)]
 
     def _files_in(self, folder: Path) -> list[Path]:
-        """The files of a folder without splits; or the folder, if it has class folders."""
+        """Return the files of a folder without splits; or the folder, if it has class folders."""
         if arrow_files.is_dataset_folder(folder):
             return arrow_files.dataset_files(folder)
         files = self._list(folder)
@@ -175,12 +182,12 @@ class Finder:
         raise FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(odd))
 
     def _are_texts(self, files: Sequence[Path]) -> bool:
-        """Whether all files are lines of text, by their endings."""
+        """Return whether all files are lines of text, by their endings."""
         return all(self.ending_of(f) in (".txt", "") or not self.knows(f) for f in files)
 
 
 def _media_in(folder: Path) -> list[Path]:
-    """The images of a folder or its audio files, whichever are more."""
+    """Return the images of a folder or its audio files, whichever are more."""
     found = [file for file in sorted(folder.iterdir()) if media_kind(file) is not None]
     kind = common_kind(found)
     return [file for file in found if kind is not None and kind.has(file)]
@@ -202,7 +209,7 @@ class Located:
 
 
 def locate(data: Sequence[str | Path], finder: Finder) -> Located:
-    """The paths, those that patterns such as *.png match, and the local copies of URLs.
+    """Return the paths, those that patterns such as *.png match, and the local copies of URLs.
 
     Of a remote folder, files of known formats are copied, or all, if it has none. An empty path,
     which would be the working folder, is refused.
@@ -238,7 +245,7 @@ def _local_path(url: str) -> Path:
 
 
 def _matched(path: Path) -> list[Path]:
-    """The path, or the files that it matches as a pattern, sorted."""
+    """Return the path, or the files that it matches as a pattern, sorted."""
     if not has_magic(str(path)) or path.exists():
         return [path]
     found = [Path(name) for name in sorted(glob(str(path), recursive=True))]
@@ -248,7 +255,7 @@ def _matched(path: Path) -> list[Path]:
 
 
 def expand_ranges(name: str) -> list[str]:
-    """The names that `{000..099}` stands for, as lists of shards are written.
+    """Return the names that `{000..099}` stands for, as lists of shards are written.
 
     >>> expand_ranges("train-{08..10}.tar")
     ['train-08.tar', 'train-09.tar', 'train-10.tar']

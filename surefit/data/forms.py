@@ -1,16 +1,16 @@
 """The forms of data that people have, beyond columns with usual names: one table of Forms.
 
-A Form recognises its columns. It is read, where rows of it can be turned into usual columns (the
-answers of SQuAD, the turns of CoQA, translations), or refused, where training on its rows as they
-are would teach something else (pairs of a better and a worse answer). To add a form, add a function
-that recognises it and a row to the table. Columns with usual names are matched to roles in
-`roles.py`.
+A Form recognises its columns and makes usual ones of them: the answers of SQuAD, the turns of CoQA,
+translations. Some make columns that only certain tasks read, such as a chosen and a rejected
+answer: other tasks refuse such rows, because training on them as they are would teach something
+else. To add a form, add a function that recognises it and a row to the table. Columns with usual
+names are matched to roles in `roles.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,9 +48,10 @@ PREFERENCE_PAIRS = rule(
     "preference data is not instruction data",
     why=(
         "Each row has a better and a worse answer. Training as if they were instructions would "
-        "teach the worse ones, too, or nothing. Preference tuning (DPO) is not available yet."
+        "teach the worse ones, too, or nothing."
     ),
-    fix="Train on the better answers alone: --set columns.answer=chosen.",
+    fix="Tune by preference (DPO and others): --task preference. Or train on the better answers "
+    "alone: --set columns.answer=chosen.",
 )
 
 QUESTIONS = ("question", "query", "prompt")
@@ -82,6 +83,8 @@ NUMBERED = re.compile(r"(?P<stem>.*[^\W_])[_ -]?(?P<number>[0-9a-eA-EjkJK])")
 """The name of one of several columns of a kind: `response_0`, `option2`, `answerA`."""
 
 Made = Mapping[str, pa.ChunkedArray]
+PAIR = ("chosen", "rejected")
+"""The roles of a better and a worse answer."""
 
 
 @dataclass(frozen=True)
@@ -102,33 +105,45 @@ class Form:
     rows_have: str
     """What a row has, in words."""
     find: Callable[[Table], Iterator[Found]]
-    is_read: bool = True
-    """Whether its rows become usual ones; else it is preference data, which is refused."""
+    roles: tuple[str, ...] = ()
+    """Roles that a task must have to read such rows; other tasks refuse them. Every task can read
+    those of a Form without."""
 
 
-def spread_columns(table: Table) -> Table:
-    """The table, with the columns of each Form that is read as columns that tasks read."""
+def spread_columns(table: Table, roles: Collection[str] = ()) -> Table:
+    """Return the table with usual columns in place of those of each Form.
+
+    Forms that only certain tasks read are spread for a task that has their `roles`.
+    """
     for form in FORMS:
-        found = next(form.find(table), None) if form.is_read else None
-        while found is not None:
+        if form.roles and not {*form.roles} <= {*roles}:
+            continue
+        while (found := next(form.find(table), None)) is not None and found.made:
             table = _spread(table, found)
-            found = next(form.find(table), None)
     return table
 
 
-def refuse_preference(table: Table, chosen: Mapping[str, str]) -> None:
-    """Raise for preference data, unless the user names what to learn (`columns.answer=chosen`)."""
+def refuse_forms(table: Table, roles: Collection[str], chosen: Mapping[str, str]) -> None:
+    """Raise if the rows have a Form that no task with these roles reads, unless the user names
+    what to learn (`columns.answer=chosen`).
+    """
     for form in FORMS if LEARNED.isdisjoint(chosen) else ():
-        found = None if form.is_read else next(form.find(table), None)
-        if found is not None:
-            raise _refusal(table, form, found)
+        if not {*form.roles} <= {*roles}:
+            found = next(form.find(table), None)
+            if found is not None:
+                raise _refusal(table, form, found)
 
 
 def _refusal(table: Table, form: Form, found: Found) -> FindingError:
-    """The refusal of preference data, with how to train on the better answers alone."""
-    fix = f"Train on the better answers alone: {set_option('columns.answer', found.chosen)}."
+    """Return the refusal of preference data, with how to train on the better answers alone."""
+    named = set_option("columns.answer", found.chosen or "")
+    fix = f"Tune by preference: --task preference. Or train on the better answers alone: {named}."
     if found.chosen is None:
-        fix = "Write the better answer of each row into a column of its own, such as 'answer'."
+        fix = (
+            "To tune by preference (--task preference), write the better and the worse answer of "
+            "each row into columns 'chosen' and 'rejected'. To train on the better answers alone, "
+            "write them into a column of their own, such as 'answer'."
+        )
     kind = table.column_type(found.columns[0])
     has_one = is_text(kind) or (
         is_dialogue(kind) and not {"role", "from"}.isdisjoint(fields_of(kind.value_type))
@@ -138,8 +153,7 @@ def _refusal(table: Table, form: Form, found: Found) -> FindingError:
         fix += f" Or train on those of one column: {named}."
     shown = ", ".join(map(repr, found.columns))
     return PREFERENCE_PAIRS.error(
-        f"The {table.num_rows} rows are preference data: {form.rows_have} ({shown}). Preference "
-        "tuning is not available yet.",
+        f"The {table.num_rows} rows are preference data: {form.rows_have} ({shown}).",
         fix=fix,
         file=table.sources[0].file,
         column=found.chosen or found.columns[0],
@@ -147,7 +161,8 @@ def _refusal(table: Table, form: Form, found: Found) -> FindingError:
 
 
 def read_whole_answers(table: Table, chosen: Mapping[str, str]) -> dict[str, str]:
-    """The user's columns by role, where `columns.answer` names answers together with their prompts.
+    """Return the user's columns by role, where `columns.answer` names answers together with their
+    prompts.
 
     Dialogues are messages. Of texts, the prompt is what they have in common with the rejected ones.
     """
@@ -170,7 +185,7 @@ def _has_prompt(table: Table) -> bool:
 
 
 def _begins_with_prompt(dialogues: list[Any]) -> bool:
-    """Whether most dialogues begin with another message than an answer."""
+    """Return whether most dialogues begin with another message than an answer."""
     firsts = [turns[0] for turns in dialogues if turns]
     names = [str(turn.get("role") or turn.get("from")).lower() for turn in firsts]
     return sum(name not in ANSWERING for name in names) > 0.5 * len(names)
@@ -202,6 +217,28 @@ def _find_turns(table: Table) -> Iterator[Found]:
             yield Found((name,), {"messages": pa.chunked_array(turns)})
 
 
+def _find_spoken_lists(table: Table) -> Iterator[Found]:
+    """`dialog: ["…", "…", …]`, as DailyDialog has it: what two sides say in turn."""
+    names = {name.lower() for name in table.columns}
+    learned = {name for role in ("answer", "target", "label") for name in get_role(role).names}
+    for name in table.columns if names.isdisjoint(learned) else ():
+        # `turns` may be the questions alone, as MT-Bench has them.
+        if name in DIALOGUES and name != "turns" and is_text_list(table.column_type(name)):
+            chunks = [_in_turn(chunk) for chunk in table.arrow[name].chunks]
+            yield Found((name,), {"messages": pa.chunked_array(chunks)} if chunks else {})
+
+
+def _in_turn(lists: pa.ListArray) -> pa.ListArray:
+    """Return each list of texts as messages, the first by the user."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    texts = lists.flatten().cast(pa.string())
+    place = np.arange(len(texts)) - np.repeat(ends[:-1], lengths)
+    roles = pa.array(np.where(place % 2, "assistant", "user"), pa.string())
+    messages = pa.StructArray.from_arrays([roles, texts], ["role", "content"])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), messages)
+
+
 def _find_lists_of_turns(table: Table) -> Iterator[Found]:
     """`questions` and `answers` of one length: texts, or CoQA's objects with texts."""
     names = ("questions", "answers")
@@ -222,7 +259,7 @@ def _find_lists_of_turns(table: Table) -> Iterator[Found]:
 
 
 def _dialogues(lists: pa.ListArray, asked: pa.Array, answered: pa.Array) -> pa.ListArray:
-    """One list of messages for each of the lists, by user and assistant in turn."""
+    """Return one list of messages for each of the lists, by user and assistant in turn."""
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     total = len(asked)
     texts = pa.concat_arrays([part.cast(pa.string()) for part in (asked, answered)])
@@ -277,9 +314,11 @@ def _first_of(texts: pa.ChunkedArray) -> Made:
 
 def _find_pair(table: Table) -> Iterator[Found]:
     """`chosen` and `rejected`, under whatever name, as texts, messages or lists of them."""
-    chosen, rejected = (_answers_of(table, side)[:1] for side in ("chosen", "rejected"))
-    if chosen and rejected:
-        yield Found((*chosen, *rejected), chosen=chosen[0])
+    chosen, rejected = (next(iter(_answers_of(table, side)), None) for side in PAIR)
+    if chosen is not None and rejected is not None:
+        pair = (chosen, rejected)
+        made = {} if pair == PAIR else dict(zip(PAIR, map(table.arrow.column, pair), strict=True))
+        yield Found(pair, made, chosen)
 
 
 def _answers_of(table: Table, side: str) -> list[str]:
@@ -312,7 +351,7 @@ def _find_several(table: Table) -> Iterator[Found]:
 
 
 def _numbered(table: Table) -> dict[str, list[str]]:
-    """Columns that may hold answers and differ in a number, by what they have in common."""
+    """Return columns that may hold answers and differ in a number, by what they have in common."""
     stems: dict[str, list[str]] = {}
     for name in table.columns:
         match = NUMBERED.fullmatch(name)
@@ -339,20 +378,21 @@ def _find_scored_lists(table: Table) -> Iterator[Found]:
 FORMS = (
     Form("a text in each of several languages", _find_translations),
     Form("turns of a question and its answer", _find_turns),
+    Form("a list of what two sides say in turn", _find_spoken_lists),
     Form("a list of questions and one of their answers", _find_lists_of_turns),
     Form("a question, and its answers with their places", _find_answer_objects),
     Form("a question, and its answer with aliases", _find_answer_values),
     Form("a question, and a list of right answers", _find_answer_lists),
-    Form("a chosen and a rejected answer", _find_pair, is_read=False),
-    Form("several answers, and which is better", _find_compared, is_read=False),
-    Form("several answers to each prompt", _find_several, is_read=False),
-    Form("lists of answers with scores", _find_scored_lists, is_read=False),
+    Form("a chosen and a rejected answer", _find_pair, PAIR),
+    Form("several answers, and which is better", _find_compared, PAIR),
+    Form("several answers to each prompt", _find_several, PAIR),
+    Form("lists of answers with scores", _find_scored_lists, PAIR),
 )
 """Every Form, in the order in which they are looked for."""
 
 
 def _spread(table: Table, found: Found) -> Table:
-    """The table with what is read in place of the columns of a form."""
+    """Return the table with what is read in place of the columns of a form."""
     names, made = found.columns, found.made
     place = min(table.columns.index(name) for name in names)
     arrow = table.arrow.drop_columns(list(names))

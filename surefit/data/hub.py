@@ -14,7 +14,7 @@ _WAIT_SECONDS = 5
 
 
 def may_be_hub_id(path: Path) -> bool:
-    """Whether a path that does not exist may be a hub id: `owner/name`, or a bare name.
+    """Return whether a path that does not exist may be a hub id: `owner/name`, or a bare name.
 
     >>> may_be_hub_id(Path("stanfordnlp/imdb")), may_be_hub_id(Path("train.jsonl"))
     (True, False)
@@ -25,7 +25,7 @@ def may_be_hub_id(path: Path) -> bool:
 
 
 def hub_files(name: str, config: str | None = None) -> list[Path]:
-    """The Arrow files of the split `train` of a dataset on the hub."""
+    """Return the Arrow files of the split `train` of a dataset on the hub."""
     if find_spec("datasets") is None:
         raise _missing(
             name, "the package `datasets`, which loads datasets from the hub, is not installed"
@@ -48,7 +48,8 @@ def hub_files(name: str, config: str | None = None) -> list[Path]:
 
 
 def model_place(name: str) -> str:
-    """A model's folder or hub id; the folder of an earlier download if the hub is unreachable.
+    """Return a model's folder or hub id; the folder of an earlier download if the hub is
+    unreachable.
 
     One short request: transformers would retry for half a minute, file by file.
     """

@@ -39,7 +39,7 @@ _CAMEL = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def part_of(name: str) -> Part | None:
-    """The split that a file or folder name stands for; None without one, or with several.
+    """Return the split that a file or folder name stands for; None without one, or with several.
 
     >>> [part_of(name) for name in ("GunPoint_TRAIN.ts", "val2017", "t10k-images-idx3", "data")]
     ['train', 'validation', 'test', None]
@@ -49,7 +49,7 @@ def part_of(name: str) -> Part | None:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a file name in lower case, without numbers and the words of shard counts."""
+    """Return words of a file name in lower case, without numbers and the words of shard counts."""
     words: list[str] = []
     for word in re.findall(r"[^\W_]+", name):
         known = _part_of_word(word.lower()) is not None
@@ -71,7 +71,7 @@ class Splits:
     other: tuple[Path, ...] = ()
 
     def chosen(self, part: Part) -> tuple[Path, ...]:
-        """The entries of a part; validation and test stand in for each other, then training."""
+        """Return entries of a part; validation and test stand in for each other, then training."""
         if part == "train" and "train" not in self.parts:
             first, second = self.parts["validation"][0], self.parts["test"][0]
             shown = f"{first.parent} has {first.name} and {second.name}, but nothing for training."
@@ -86,7 +86,7 @@ class Splits:
         return len(self.parts) > 1 or bool(self.other)
 
     def note(self, shown: str) -> Finding:
-        """Which entries are which part."""
+        """Return which entries are which part."""
         unused = (*self.parts.get("test", ()), *self.other)
         named = [f"{part}: {_listed(self.parts[part])}" for part in self.parts if part != "test"]
         named += [f"not used: {_listed(unused)}"] if unused else []
@@ -99,7 +99,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def find_splits(entries: Iterable[Path]) -> Splits | None:
-    """The official split of the files of a folder, by their names; None if there is none.
+    """Return the official split of the files of a folder, by their names; None if there is none.
 
     Where no file is named for training, the unnamed ones are the training part, if a test file has
     the name of one of them, or no other name.
@@ -129,7 +129,7 @@ def find_splits(entries: Iterable[Path]) -> Splits | None:
 
 
 def folder_splits(path: Path) -> Splits | None:
-    """The official split of a folder whose folders are all named for splits.
+    """Return the official split of a folder whose folders are all named for splits.
 
     A folder of one part alone, such as a test set that was downloaded alone, is simply the data.
     """
@@ -159,7 +159,7 @@ def named_splits(splits: Mapping[str, tuple[Path, ...]]) -> Splits | None:
 
 
 def check_named(paths: Sequence[Path]) -> list[Finding]:
-    """A warning for files that are named for a test, and were given together with others."""
+    """Return a warning for files that are named for a test, and were given together with others."""
     tests = [path for path in paths if part_of(path.name) == "test"]
     if not tests or len(tests) == len(paths):
         return []
@@ -178,7 +178,7 @@ def _stem(path: Path) -> str:
 
 
 def without_part(stem: str) -> str:
-    """A name without the word that names its split.
+    """Return a name without the word that names its split.
 
     >>> without_part("X_train"), without_part("test-images"), without_part("train")
     ('X', 'images', 'train')

@@ -27,6 +27,7 @@ from surefit.data.formats import (
     class_folders,
     conll,
     delimited,
+    detection_folders,
     idx,
     json_rows,
     jsonl,
@@ -149,7 +150,7 @@ def _open_paths(
 
 
 def files_of(data: Sequence[str | Path]) -> list[Path]:
-    """The local files to open for some data, without label files that belong to others."""
+    """Return the local files to open for some data, without label files that belong to others."""
     finder = Finder(OPENERS, ending)
     return finder.files_of(locate(data, finder).paths)[0]
 
@@ -202,6 +203,8 @@ def _refuse_pointer(path: Path) -> None:
 
 
 def _key_of(path: Path) -> str:
+    if path.is_dir() and detection_folders.labels_of(path) is not None:
+        return detection_folders.yolo_fingerprint(path)
     if path.is_dir():
         return class_folders.folder_fingerprint(path)
     opener = opener_of(path)
@@ -210,7 +213,7 @@ def _key_of(path: Path) -> str:
 
 
 def ending(path: Path) -> str:
-    """The ending that names the format of a file; for a gzip, the one before `.gz`.
+    """Return the ending that names the format of a file; for a gzip, the one before `.gz`.
 
     >>> ending(Path("train.jsonl.gz"))
     '.jsonl'
@@ -220,7 +223,7 @@ def ending(path: Path) -> str:
 
 
 def holds_lines(table: Table) -> bool:
-    """Whether the rows of a table are the lines of plain text files."""
+    """Return whether the rows of a table are the lines of plain text files."""
     endings = [ending(Path(source.file)) for source in table.sources]
     return table.columns == ("text",) and all(
         each == ".txt" or (each not in OPENERS and Path(source.file).is_file())
@@ -231,7 +234,10 @@ def holds_lines(table: Table) -> bool:
 def opener_of(path: Path) -> Opener:
     """The opener of a file by its ending, or of a folder of class folders; else lines of text."""
     if path.is_dir():
-        return class_folders.open_folder
+        is_yolo = detection_folders.labels_of(path) is not None
+        return detection_folders.open_yolo if is_yolo else class_folders.open_folder
+    if detection_folders.is_coco(path):
+        return detection_folders.open_coco
     if media_kind(path) is not None:
         return open_media
     opener = OPENERS.get(ending(path))
@@ -278,9 +284,7 @@ def _open_as_columns(files: Sequence[Path]) -> Opened | None:
     if len(least) == len(most) or (len(least) > 1 and least != most[: len(least)]):
         return None
     mapped = {names[file]: numpy_files.map_npy(file, str(file)) for file in files}
-    folder = str(files[0].parent)
-    named, found = numpy_files.drop_batch_axes(mapped, folder)
-    return Opened(numpy_files.arrays_to_arrow(named, folder), found)
+    return Opened(numpy_files.arrays_to_arrow(mapped, str(files[0].parent)))
 
 
 def _join(
@@ -290,7 +294,7 @@ def _join(
     notes: Sequence[Finding] = (),
     may_differ: bool = False,
 ) -> Table:
-    """The rows of several files, concatenated."""
+    """Return the rows of several files, concatenated."""
     converted: Sequence[Finding] = ()
     if len(opened) > 1:
         opened, converted = align_shards(files, opened)
@@ -308,7 +312,7 @@ def _join(
 def _missing_columns(
     files: Sequence[Path], opened: Sequence[Opened], may_differ: bool
 ) -> tuple[Finding, ...]:
-    """A warning for the first file whose columns are not those of the first file."""
+    """Return a warning for the first file whose columns are not those of the first file."""
     names = set(opened[0].arrow.column_names)
     for file, part in zip(files[1:], opened[1:], strict=True):
         other = set(part.arrow.column_names)
@@ -345,7 +349,7 @@ def _concatenate(files: Sequence[Path], opened: Sequence[Opened]) -> pa.Table:
 
 
 def _other_type(schema: pa.Schema, part: Opened, message: str) -> str:
-    """The first column that has another type in a file than in those before it."""
+    """Return the first column that has another type in a file than in those before it."""
     for name in schema.names:
         if name in part.arrow.column_names:
             before, here = schema.field(name).type, part.arrow.schema.field(name).type

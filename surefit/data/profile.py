@@ -66,7 +66,7 @@ class Profile:
             start += len(chunk)
 
     def blanks(self) -> Array:
-        """The rows whose value is missing, NaN, or a text of spaces."""
+        """Return the rows whose value is missing, NaN, or a text of spaces."""
         found = [np.empty(0, np.int64)]
         for at, part in self.slices():
             found.append(at + np.flatnonzero(np.asarray(_is_blank(part))))
@@ -121,7 +121,7 @@ class Profile:
         return -(-len(self.values) // SPREAD_ROWS) or 1
 
     def spread(self) -> Iterator[tuple[Array, pa.Array]]:
-        """Rows that are spread evenly over all of them: their numbers, and their values."""
+        """Yield rows that are spread evenly over all of them: their numbers, and their values."""
         start = 0
         for chunk in self.values.chunks:
             rows = np.arange(-start % self.stride, len(chunk), self.stride, dtype=np.int64)
@@ -130,7 +130,7 @@ class Profile:
             start += len(chunk)
 
     def rows_with(self, value: Any, most: int) -> list[int]:
-        """The first rows that have a text, but for spaces around it, or a number."""
+        """Return the first rows that have a text, but for spaces around it, or a number."""
         found: list[int] = []
         for at, part in self.slices() if self.is_scalar else ():
             if is_text(self.kind):
@@ -211,7 +211,8 @@ class Profile:
             return float((np.isfinite(sample) & (sample % 1 != 0)).mean()) if len(sample) else 0.0
 
     def holds_amounts(self, whole: bool = True) -> bool:
-        """Whether a label's numbers are amounts, where a few odd values among classes are faults.
+        """Return whether a label's numbers are amounts, where a few odd values among classes are
+        faults.
 
         `whole` is whether many different integers are amounts, too, rather than classes.
         """

@@ -1,8 +1,8 @@
 """Data at a URL, copied into the cache once per version by fsspec, and then read like local files.
 
 Each URL has a folder in the cache with its files under their own names, from which splits, classes
-and formats are inferred. `files.json` has the version and the digest of each file that came whole:
-such a file is not downloaded again, and the copy serves while the server cannot be reached.
+and formats are inferred. `files.json` has the version and the digest of each file: what is as it
+came is not downloaded again, and the copy serves while the server cannot be reached.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from glob import has_magic
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -54,16 +54,15 @@ COPY_USED = rule(
 RECORD, PARTS = "files.json", "parts"
 THREADS = 8
 WAIT_SECONDS = 60.0
-"""How long one connection may bring nothing; all of them together, twice as long."""
+"""How long a connection may bring nothing."""
 PAUSES_SECONDS: tuple[float, ...] = (1.0, 2.0, 4.0)
 """How long to wait before the next attempt after an error that may pass."""
 DISK_SHARE = 0.9
 """The part of the free disk that a download may take."""
+_TEXTS = (".html", ".htm", ".txt")
 _HTML = re.compile(rb"\s*(<!doctype html|<html)", re.IGNORECASE)
 
 Made = TypeVar("Made")
-Came = tuple[str | None, str]
-"""The version and the digest of a file that came whole; without a version, it is read again."""
 
 
 class RemoteError(SurefitError):
@@ -72,7 +71,7 @@ class RemoteError(SurefitError):
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file that exists: its place in the store, and what identifies its content."""
+    """A file that exists: its place in the store, and what identifies its content, if known."""
 
     place: str
     size: int | None
@@ -86,16 +85,16 @@ class Record:
     root: str
     """The URL of the folder that the files are in."""
     kind: Literal["file", "folder", "pattern"]
-    came: dict[str, Came] = field(default_factory=dict)
-    """By the path of the file below the root."""
+    came: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    """Version and digest of each file, by its path below the root."""
 
     def folder(self, home: Path) -> Path:
         """Return the folder of the files, named as at the source: its name may be a class."""
-        name = self.root.partition("://")[2].strip("/").partition("/")[2].rpartition("/")[2]
-        safe = "".join(char if char.isalnum() or char in "-_. " else "_" for char in name)
-        return home / "data" / (safe.strip(". ")[:100] or "files")
+        name = urlsplit(self.root).path.strip("/").rpartition("/")[2]
+        safe = re.sub(r"[^\w. -]", "_", name).strip(". ")
+        return home / "data" / (safe[:100] or "files")
 
-    def intact(self, home: Path) -> dict[str, Came]:
+    def intact(self, home: Path) -> dict[str, tuple[str | None, str]]:
         """Return those files that are in the folder as they came."""
         held = content_hashes([str(self.folder(home) / path) for path in self.came])
         pairs = zip(self.came.items(), held, strict=True)
@@ -146,7 +145,9 @@ def open_url(url: str, is_data: Callable[[str], bool]) -> Copy:
         home.mkdir(exist_ok=True)
         mark(home)
         os.utime(home)  # when it was last used
-        record = _read_record(home)
+        record: Record | None = None
+        with suppress(UsageError):  # none yet
+            record = read_json(home / RECORD, Record)
         # of several processes on a host, the first one downloads
         if record is None or is_first_on_host():
             try:
@@ -164,13 +165,6 @@ def open_url(url: str, is_data: Callable[[str], bool]) -> Copy:
     return reading.copies.setdefault(shown, Copy(paths, found))
 
 
-def _read_record(home: Path) -> Record | None:
-    try:
-        return read_json(home / RECORD, Record)
-    except UsageError:  # none yet
-        return None
-
-
 def _update(
     url: str, home: Path, old: Record | None, is_data: Callable[[str], bool], reading: Reading
 ) -> Record:
@@ -180,34 +174,29 @@ def _update(
         what = "matches" if record.kind == "pattern" else "is at"
         raise UsageError(f"No file {what} {url}.", "Check the URL.")
     came, folder = {} if old is None else old.intact(home), record.folder(home)
-    missing = {
-        path: file
-        for path, file in files.items()
-        if path not in came or file.version is None or came[path][0] != file.version
-    }
     # what a killed process has got whole is there: a name for each version
     (home / PARTS).mkdir(exist_ok=True)
     parts = {
         path: home / PARTS / fingerprint(path, file.version or time.time())
-        for path, file in missing.items()
+        for path, file in files.items()
+        if path not in came or file.version is None or came[path][0] != file.version
     }
-    meter = _make_meter(missing, home, reading)
+    missing = {path: files[path] for path in parts}
     try:
-        _attempt(url, lambda: _get(url, missing, parts, meter))
+        _attempt(url, lambda: _get(url, missing, parts, _make_meter(missing, home, reading)))
     except BaseException:
-        for path, part in parts.items():
-            if _size_of(part) != missing[path].size:
-                remove_file(part)
+        for path in _not_whole(missing, parts):
+            remove_file(parts[path])
         raise
     for path, digest in zip(parts, content_hashes([*map(str, parts.values())]), strict=True):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         move_inside(parts[path], folder / path)
         came[path] = (files[path].version, str(digest))
-    kept = {*parts.values(), *(folder / path for path in files)}
+    kept = {folder / path for path in files}
     for place in [*folder.rglob("*"), *(home / PARTS).iterdir()]:
         if place.is_file() and place not in kept:
             remove_file(place)
-    record = replace(record, came={path: came[path] for path in files})
+    record.came = {path: came[path] for path in files}
     write_json(home / RECORD, asdict(record))
     return record
 
@@ -273,7 +262,7 @@ def _look_at(store: Any, url: str, found: Mapping[str, tuple[str, Any]]) -> dict
 
 
 def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -> Any:
-    """Make the callback of a download, which ends it if it brings too much, or nothing."""
+    """Make the callback of a download, which shows it, and ends it if it brings too much."""
     from fsspec.callbacks import Callback
 
     total = sum(file.size or 0 for file in files.values())
@@ -281,7 +270,7 @@ def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -
     room = room if reading.limit_gb is None else min(room, to_bytes(reading.limit_gb))
 
     class Meter(Callback):
-        came, last, stopped = 0, (0, time.monotonic()), False
+        came, stopped = 0, False
 
         def branched(self, *_: Any, **__: Any) -> Any:
             return self
@@ -297,14 +286,8 @@ def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -
                     "Pass a pattern of the files to read, free some space (surefit cache clean), "
                     "raise cache_limit_gb, or set cache to a folder on another disk.",
                 )
-
-        def watch(self) -> None:
-            size, now = max(total, self.came) // 10**6 + 1, time.monotonic()
+            size = max(total, self.came) // 10**6 + 1
             reading.progress("downloading, MB", self.came // 10**6, size)
-            self.last = self.last if self.came == self.last[0] else (self.came, now)
-            if now - self.last[1] > 2 * WAIT_SECONDS:
-                message = f"Nothing came for {2 * WAIT_SECONDS:g} seconds."
-                raise RemoteError(message, "Check the network, and start again.")
 
     meter = Meter()
     meter.relative_update(0)
@@ -312,25 +295,21 @@ def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -
 
 
 def _get(url: str, files: Mapping[str, RemoteFile], parts: Mapping[str, Path], meter: Any) -> None:
-    """Download files that are not there yet with `fs.get`, in a thread that this one watches."""
-    left = [path for path, file in files.items() if _size_of(parts[path]) != file.size]
+    """Download the files that are not there yet, and check that they are whole, and data."""
+    left = _not_whole(files, parts)
     places, targets = [files[path].place for path in left], [str(parts[path]) for path in left]
-    with ThreadPool(1) as pool:
-        done = pool.apply_async(_open(url)[0].get, (places, targets), {"callback": meter})
-        try:
-            while not done.ready():
-                meter.watch()
-                done.wait(0.1)
-            done.get()
-        finally:  # nobody waits for the thread, which would go on writing
-            meter.stopped = not done.ready()
-    for path, file in files.items():
-        found = _size_of(parts[path])
-        if file.size is not None and found != file.size:
-            raise EOFError(f"{path} ends after {found:,} of the {file.size:,} bytes that it has")
+    try:
+        _open(url)[0].get(places, targets, callback=meter)
+    except BaseException:  # the thread of fsspec would go on writing
+        meter.stopped = True
+        raise
+    for path in _not_whole(files, parts):
+        if (size := files[path].size) is not None:
+            found = parts[path].stat().st_size
+            raise EOFError(f"{path} ends after {found:,} of the {size:,} bytes that it has")
+    for path in left if protocol_of(url) == "http" else ():
         with parts[path].open("rb") as stream:
-            is_text = path.lower().endswith((".html", ".htm", ".txt"))
-            if protocol_of(url) == "http" and not is_text and _HTML.match(stream.read(256)):
+            if not path.lower().endswith(_TEXTS) and _HTML.match(stream.read(256)):
                 raise RemoteError(
                     f"{url}: the server returns a web page in place of {path}.",
                     "Open the URL in a browser: it may ask to log in, or the file may have moved. "
@@ -338,8 +317,9 @@ def _get(url: str, files: Mapping[str, RemoteFile], parts: Mapping[str, Path], m
                 )
 
 
-def _size_of(part: Path) -> int:
-    return part.stat().st_size if part.exists() else -1
+def _not_whole(files: Mapping[str, RemoteFile], parts: Mapping[str, Path]) -> list[str]:
+    """Return the files that are not there in the size that the server has; or are of no size."""
+    return [p for p in parts if not parts[p].exists() or parts[p].stat().st_size != files[p].size]
 
 
 def _open(url: str) -> tuple[Any, str]:
@@ -387,9 +367,10 @@ def _attempt(url: str, make: Callable[[], Made]) -> Made:
             status = getattr(error, "status", 0)
             is_final = 300 <= status < 500 and status not in (408, 425, 429)
             if pause is None or is_final or isinstance(error, PermissionError):
-                reason = (
-                    f"{status} {getattr(error, 'message', '')}" if status else first_line(error)
-                )
+                reason = first_line(error)
+                if status:
+                    said = str(getattr(error, "message", "")).strip().partition("\n")[0]
+                    reason = f"{status} {said:.100}"
                 what = "reached" if isinstance(error, OSError) else "read"
                 raise RemoteError(
                     f"{url} cannot be {what}: {reason.rstrip('. ')}.",

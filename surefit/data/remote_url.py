@@ -6,6 +6,7 @@ the URL without them.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -34,12 +35,13 @@ _query_of: dict[str, str] = {}
 
 
 def is_url(name: str | Path) -> bool:
-    """Whether a name is a URL rather than a path.
+    """Return whether a name is a URL rather than a path; a file that is there may be called `a::b`.
 
     >>> is_url("s3://bucket/rows.jsonl"), is_url("rows.jsonl"), is_url("zip::s3://b/x")
     (True, False, True)
     """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(//|:)", str(name)) is not None
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:(//|:)", str(name))
+    return found is not None and (found[1] == "//" or not os.path.lexists(name))
 
 
 def protocol_of(url: str) -> str:
@@ -75,7 +77,10 @@ def clean_url(name: str | Path) -> str:
 
 def _without_access(url: str) -> str:
     """Return an http URL without user, password and the parameters of a signature."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url.split('?')[0]} is no URL: {error}.", "Correct the URL.") from None
     user, _, host = parts.netloc.rpartition("@")
     if not host:
         raise UsageError(f"The URL {url.split('?')[0]} names no host.", "Correct the URL.")

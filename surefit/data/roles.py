@@ -7,14 +7,14 @@ if only one column is left.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 
 from surefit.batches.field import Field
-from surefit.data.cell_files import DECODED, kind_named
+from surefit.data.cell_files import AUDIO, FILE_ROLES, IMAGES, FileKind, kind_named
 from surefit.data.column_types import (
     array_rank,
     is_array,
@@ -30,6 +30,7 @@ from surefit.data.column_types import (
     may_hold_images,
 )
 from surefit.data.column_values import (
+    DERIVED,
     has_words,
     is_derived,
     is_identifier,
@@ -39,15 +40,14 @@ from surefit.data.column_values import (
     tags_words,
     word_set,
 )
-from surefit.data.stored_messages import as_messages, holds_messages, is_message, is_python_text
+from surefit.data.stored_messages import are_dialogues
 from surefit.data.table import Table
 
 LOOKED_AT = 50
 """How many values of a column are looked at, where its type does not tell its role."""
-NOT_A_PAIR = word_set(
+NOT_A_PAIR = DERIVED | word_set(
     "explanation explanations rationale reasoning reason thought thoughts thinking solution hint "
-    "evidence selected clean cleaned raw original processed preprocessed normalized lemmatized "
-    "stemmed tokenized"
+    "evidence selected"
 )
 """Words in the name of a text that explains the label, or repeats the other text."""
 PATHS = ("file_name", "filename", "file", "path")
@@ -74,18 +74,6 @@ def _text(kind: pa.DataType, named: bool) -> bool:
     return is_text(kind)
 
 
-def _holds_dialogue(values: Sequence[Any]) -> bool:
-    """Whether values are dialogues: lists, messages, or texts that are mostly lists of messages."""
-    objects = [value for value in values if isinstance(value, Mapping)]
-    if not all(is_message(value) for value in objects):
-        return False
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if not texts:
-        return True
-    dialogues = sum(holds_messages(as_messages(text)) or is_python_text(text) for text in texts)
-    return 2 * dialogues > len(texts)
-
-
 @dataclass(frozen=True)
 class Role:
     """What a column is used for.
@@ -100,8 +88,13 @@ class Role:
     accepts: Accepts = lambda kind, named: True
     may_be_missing: bool = False
     """Whether rows for evaluation or prediction may lack it although training rows had it."""
+    by_words: Callable[[Unmatched, Role], str | None] | None = None
+    """Finds its column by words in the name, where no column has one of the names."""
     by_type: bool = False
-    """Whether the only remaining column of a suitable type gets the role, whatever its name."""
+    """Whether a column that is left gets the role by its type, whatever its name: the only one, or
+    that which `pick` chooses."""
+    pick: Callable[[Unmatched, Sequence[str]], str | None] = lambda left, columns: _only(columns)
+    """Of the columns left whose type suits, the one that has the role."""
     batch_column: str | None = None
     """The name of the column in a batch, if it differs."""
     holds: Callable[[Sequence[Any]], bool] | None = None
@@ -111,6 +104,129 @@ class Role:
     def names(self) -> tuple[str, ...]:
         """The names a column is recognised by."""
         return self.column_names or (self.name,)
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """The columns that have no role yet, of a table that is matched to one form of a task."""
+
+    table: Table
+    found: Mapping[str, str]
+    """Columns that have a role."""
+    needed: frozenset[str]
+    optional: frozenset[str]
+    inferred: bool
+    tables: bool
+    """Whether the model may read rows of numbers, of which a text may be one column."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Those without a role."""
+        return [name for name in self.table.columns if name not in self.found.values()]
+
+    def by_name(self, role: Role) -> str | None:
+        """Return the first column with a name of the role whose type and values suit."""
+        free = {name.lower(): name for name in reversed(self.columns)}
+        read = {name.lower() for name in self.table.contents}
+        names = [name for name in role.names if name not in PATHS or name not in read]
+        for name in (free[name] for name in names if name in free):
+            first = self.table.arrow[name].slice(0, LOOKED_AT)
+            if not role.accepts(first.type, True):
+                continue
+            if role.holds is None or role.holds(first.to_pylist()):
+                return name
+        return None
+
+    def by_words(self, role: Role) -> str | None:
+        """Return the column that has the role by words in its name."""
+        return role.by_words(self, role) if role.by_words is not None else None
+
+    def by_type(self, role: Role) -> str | None:
+        """Return the column that has the role by its type."""
+        kinds = {name: self.table.column_type(name) for name in self.columns}
+        suited = [name for name, kind in kinds.items() if role.accepts(kind, False)]
+        return role.pick(self, suited) if role.by_type else None
+
+
+def _only(columns: Sequence[str]) -> str | None:
+    return columns[0] if len(columns) == 1 else None
+
+
+def _only_named_label(left: Unmatched, role: Role) -> str | None:
+    """Return the only column beside an input with the words of labels in its name."""
+    if left.needed.isdisjoint(("text", *FILE_ROLES)):
+        return None
+    table, text = left.table, left.found.get("text")
+    return _only(
+        [
+            name
+            for name in left.columns
+            if role.accepts(table.column_type(name), True)
+            and is_named_as_label(table, name)
+            and not (text is not None and tags_words(table, text, name))
+        ]
+    )
+
+
+def _pick_label(left: Unmatched, columns: Sequence[str]) -> str | None:
+    """Return the only column; beside a text, an inferred one must look like a label."""
+    only = _only(columns)
+    if only is None or is_identifier(only):
+        return None
+    beside_text = left.inferred and "text" in left.needed
+    return only if not beside_text or may_be_label(left.table, only) else None
+
+
+def _pick_text(left: Unmatched, columns: Sequence[str]) -> str | None:
+    """Return the only column of texts; of several, the only one of prose, or a pair's first."""
+    table = left.table
+    # the content of files is text, whatever the column that names them is called
+    own = [name for name in columns if name in table.contents or not is_metadata(name)]
+    if len(columns) == 1:
+        may_be = own or not left.inferred
+        return columns[0] if may_be and table.profile(columns[0]).holds_texts else None
+    prose = [name for name in own if table.profile(name).is_prose]
+    if len(prose) == 2 and "label" in left.found and "text_pair" in left.optional:
+        return prose[0]
+    if len(prose) != 1 or "label" not in left.needed:
+        return None
+    others = [name for name in left.columns if not is_identifier(name)]
+    is_table = any(is_number(table.column_type(name)) for name in others)
+    return None if is_table and left.inferred and left.tables else prose[0]
+
+
+def _pick_files(kind: FileKind) -> Callable[[Unmatched, Sequence[str]], str | None]:
+    """Return the `pick` of a role that files have, whose paths will do where there is no prose."""
+
+    def pick(left: Unmatched, columns: Sequence[str]) -> str | None:
+        if columns or any(left.table.profile(name).is_prose for name in left.columns):
+            return _only(columns)
+        named = (n for n in left.columns if kind_named(left.table, n, kind.__eq__) is not None)
+        return _only([*named])
+
+    return pick
+
+
+def _with_pair(left: Unmatched) -> dict[str, str]:
+    """Return the roles, with the only further text beside a text and its label as its pair."""
+    found, table = dict(left.found), left.table
+    if not {"text", "label"} <= {*found} or "text_pair" not in left.optional - {*found}:
+        return found
+    read = [name for name in found.values() if is_text(table.column_type(name))]
+    further = [
+        name
+        for name in left.columns
+        if not is_metadata(name)
+        and not has_words(name, NOT_A_PAIR)
+        # not the text of rows or files in another form
+        and table.arrow[name].null_count <= MAY_BE_MISSING * table.num_rows
+        and table.profile(name).is_prose
+        and not is_derived(table, name, read)
+    ]
+    if len(further) != 1:
+        return found
+    places = [name for name in table.columns if name in (found["text"], further[0])]
+    return {**found, "text": places[0], "text_pair": places[1]}
 
 
 _TABLE = (
@@ -131,7 +247,7 @@ _TABLE = (
         "messages",
         ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns"),
         lambda kind, named: is_dialogue(kind) or (named and (is_text(kind) or is_object(kind))),
-        holds=_holds_dialogue,
+        holds=are_dialogues,
     ),
     Role("tools", ("tools", "functions"), may_be_missing=True),
     Role("system", ("system", "system_prompt"), _text, may_be_missing=True),
@@ -149,6 +265,7 @@ _TABLE = (
         ),
         _text,
         by_type=True,
+        pick=_pick_text,
     ),
     Role("text_pair", ("text_pair", "sentence2", "hypothesis", "question2", "text2"), _text),
     Role(
@@ -158,7 +275,9 @@ _TABLE = (
             *("score", "rating"),
         ),
         _is_label,
+        by_words=_only_named_label,
         by_type=True,
+        pick=_pick_label,
         batch_column="labels",
     ),
     Role(
@@ -189,6 +308,7 @@ _TABLE = (
         ),
         may_hold_images,
         by_type=True,
+        pick=_pick_files(IMAGES),
         batch_column="pixel_values",
     ),
     Role(
@@ -199,6 +319,7 @@ _TABLE = (
         ),
         may_hold_audio,
         by_type=True,
+        pick=_pick_files(AUDIO),
         batch_column="input_values",
     ),
     Role(
@@ -216,13 +337,13 @@ ROLES: dict[str, Role] = {role.name: role for role in _TABLE}
 
 
 def get_role(name: str) -> Role:
-    """The role of that name; a name that is not in the table is a role of its own."""
+    """Return the role of that name; a name that is not in the table is a role of its own."""
     return ROLES.get(name, Role(name))
 
 
 @cache
 def role_of_batch_column(name: str) -> str:
-    """The role of a column in a batch; else the name itself.
+    """Return the role of a column in a batch; else the name itself.
 
     >>> role_of_batch_column("pixel_values"), role_of_batch_column("input_ids")
     ('image', 'input_ids')
@@ -245,130 +366,28 @@ def resolve_roles(
     model may read rows of numbers, of which a text may be one column.
     """
     chosen = chosen or {}
-    extra = {role.name for role in optional}
+    extra = frozenset(role.name for role in optional)
     for roles in needs:
-        if not set(chosen) <= {role.name for role in roles} | extra:
+        needed = frozenset(role.name for role in roles)
+        if not {*chosen} <= needed | extra:
             continue
-        found = dict(chosen)
-        matching = _Matching(table, frozenset(role.name for role in roles), extra, inferred, tables)
-        for recognise in (matching.by_name, matching.by_words, matching.by_type):
+        left = Unmatched(table, chosen, needed, extra, inferred, tables)
+        for recognise in (Unmatched.by_name, Unmatched.by_words, Unmatched.by_type):
             for role in roles:
-                column = None
-                if role.name not in found:
-                    column = recognise(role, found)
-                if column is not None:
-                    found[role.name] = column
-        if all(role.name in found for role in roles):
+                left = _matched(left, role, recognise)
+        if needed <= {*left.found}:
             for role in optional:
-                column = matching.by_name(role, found)
-                if role.name not in found and column is not None:
-                    found[role.name] = column
-            return found if "text" in chosen else matching.with_pair(found)
+                left = _matched(left, role, Unmatched.by_name)
+            return dict(left.found) if "text" in chosen else _with_pair(left)
     return None
 
 
-@dataclass(frozen=True)
-class _Matching:
-    """The columns of a table, matched to the roles of one form of a task."""
-
-    table: Table
-    needed: frozenset[str]
-    optional: set[str]
-    inferred: bool
-    tables: bool
-
-    def by_name(self, role: Role, found: Mapping[str, str]) -> str | None:
-        """The first column with a name of the role whose type and values suit."""
-        free = {name.lower(): name for name in reversed(self._free(found))}
-        read = {name.lower() for name in self.table.contents}
-        names = [name for name in role.names if name not in PATHS or name not in read]
-        for name in (free[name] for name in names if name in free):
-            first = self.table.arrow[name].slice(0, LOOKED_AT)
-            if not role.accepts(first.type, True):
-                continue
-            if role.holds is None or role.holds(first.to_pylist()):
-                return name
-        return None
-
-    def by_words(self, role: Role, found: Mapping[str, str]) -> str | None:
-        """The only column beside an input with the words of labels in its name."""
-        if role.name != "label" or self.needed.isdisjoint(("text", "image", "audio")):
-            return None
-        named = [
-            name
-            for name in self._free(found)
-            if role.accepts(self.table.column_type(name), True)
-            and is_named_as_label(self.table, name)
-            and not ("text" in found and tags_words(self.table, found["text"], name))
-        ]
-        return named[0] if len(named) == 1 else None
-
-    def by_type(self, role: Role, found: Mapping[str, str]) -> str | None:
-        """The only column left whose type suits the role; None if there are several."""
-        if not role.by_type:
-            return None
-        free = [
-            name for name in self._free(found) if role.accepts(self.table.column_type(name), False)
-        ]
-        free = free or self._files_of(role, found)
-        if role.name == "text":
-            return self._text_of(free, found)
-        only = free[0] if len(free) == 1 else None
-        if role.name != "label" or only is None:
-            return only
-        beside_text = self.inferred and "text" in self.needed
-        fits = not is_identifier(only) and (not beside_text or may_be_label(self.table, only))
-        return only if fits else None
-
-    def _files_of(self, role: Role, found: Mapping[str, str]) -> list[str]:
-        """Columns of paths whose files hold what the role reads, unless there are texts to read."""
-        free = self._free(found)
-        decoded = role.name in {kind.role for kind in DECODED}
-        if not decoded or any(self.table.profile(name).is_prose for name in free):
-            return []
-        return [
-            name
-            for name in free
-            if kind_named(self.table, name, lambda kind: kind.role == role.name) is not None
-        ]
-
-    def _text_of(self, free: Sequence[str], found: Mapping[str, str]) -> str | None:
-        """The only column of texts; of several, the only one of prose, or the first of a pair."""
-        # the content of files is text, whatever the column that names them is called
-        own = [name for name in free if name in self.table.contents or not is_metadata(name)]
-        if len(free) == 1:
-            may_be = own or not self.inferred
-            return free[0] if may_be and self.table.profile(free[0]).holds_texts else None
-        prose = [name for name in own if self.table.profile(name).is_prose]
-        if len(prose) == 2 and "label" in found and "text_pair" in self.optional:
-            return prose[0]
-        if len(prose) != 1 or "label" not in self.needed:
-            return None
-        others = [name for name in self._free(found) if not is_identifier(name)]
-        is_table = any(is_number(self.table.column_type(name)) for name in others)
-        return None if is_table and self.inferred and self.tables else prose[0]
-
-    def with_pair(self, found: dict[str, str]) -> dict[str, str]:
-        """The roles, with the only further text beside a text and its label as its pair."""
-        if not {"text", "label"} <= {*found} or "text_pair" not in self.optional - {*found}:
-            return found
-        further = [name for name in self._free(found) if self._may_be_pair(name, found)]
-        if len(further) != 1:
-            return found
-        places = [name for name in self.table.columns if name in (found["text"], further[0])]
-        return {**found, "text": places[0], "text_pair": places[1]}
-
-    def _may_be_pair(self, column: str, found: Mapping[str, str]) -> bool:
-        if is_metadata(column) or has_words(column, NOT_A_PAIR):
-            return False
-        if self.table.arrow[column].null_count > MAY_BE_MISSING * self.table.num_rows:
-            return False  # the text of rows or files in another form
-        read = [name for name in found.values() if is_text(self.table.column_type(name))]
-        return self.table.profile(column).is_prose and not is_derived(self.table, column, read)
-
-    def _free(self, found: Mapping[str, str]) -> list[str]:
-        taken = {*found.values()}
-        return [name for name in self.table.columns if name not in taken]
+def _matched(
+    left: Unmatched, role: Role, recognise: Callable[[Unmatched, Role], str | None]
+) -> Unmatched:
+    """Return what is left once a role has its column, if it is recognised."""
+    column = recognise(left, role) if role.name not in left.found else None
+    return left if column is None else replace(left, found={**left.found, role.name: column})
 
 
 def extra_fields(table: Table, taken: set[str]) -> dict[str, Field]:

@@ -30,7 +30,7 @@ BLOCK_ROWS = 1 << 16
 
 
 def new_array(num_rows: int, dtype: Any) -> Array:
-    """An array of zeros in a file of the cache that has no name, and ends with the array.
+    """Return an array of zeros in a file of the cache that has no name, and ends with the array.
 
     In memory, if it is small, or if there is no room on the disk.
     """
@@ -58,7 +58,7 @@ def blocks(num_rows: int) -> Iterator[slice]:
 
 
 def number_rows(num_rows: int) -> Array:
-    """The numbers 0, 1, 2 …"""
+    """Return the numbers 0, 1, 2 …"""
     made = new_array(num_rows, np.int64)
     for part in blocks(num_rows):
         made[part] = np.arange(part.start, part.stop)
@@ -74,7 +74,7 @@ def take(values: Array, rows: Array) -> Array:
 
 
 def places_of(chosen: npt.NDArray[np.bool_], wanted: bool = True) -> Array:
-    """Where the value is the wanted one, ascending.
+    """Return where the value is the wanted one, ascending.
 
     >>> places_of(np.array([True, False, True])).tolist()
     [0, 2]
@@ -90,7 +90,7 @@ def places_of(chosen: npt.NDArray[np.bool_], wanted: bool = True) -> Array:
 
 
 def distinct(values: Array) -> tuple[Array, Array]:
-    """The different values, ascending, and how often each occurs.
+    """Return the different values, ascending, and how often each occurs.
 
     >>> [found.tolist() for found in distinct(np.array([7, 5, 7], np.uint64))]
     [[5, 7], [1, 2]]
@@ -117,12 +117,12 @@ def distinct(values: Array) -> tuple[Array, Array]:
 
 
 def count_distinct(values: Array) -> int:
-    """How many different values there are."""
+    """Return how many different values there are."""
     return len(distinct(values)[0])
 
 
 def is_among(values: Array, ordered: Array) -> npt.NDArray[np.bool_]:
-    """Which values occur in an ascending array.
+    """Return which values occur in an ascending array.
 
     >>> is_among(np.array([3, 4]), np.array([1, 3])).tolist()
     [True, False]
@@ -184,7 +184,7 @@ class RowShape:
 
 
 def fixed_shape(*sizes: int) -> RowShape:
-    """The shape of rows of equal size.
+    """Return the shape of rows of equal size.
 
     >>> print(fixed_shape(20, 271))
     [20, 271]

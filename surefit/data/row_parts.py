@@ -17,7 +17,7 @@ import numpy.typing as npt
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.cache_entry import content_hashes
 from surefit.data.cell_files import unwrapped
-from surefit.data.row_arrays import new_array
+from surefit.data.row_arrays import distinct, new_array
 from surefit.data.split import (
     HASH_VERSION,
     NO_CONTENT,
@@ -106,7 +106,7 @@ class RowParts:
     def hash_some(
         self, table: Table, rows: Rows | None = None, fold: bool = True
     ) -> tuple[Hashes, Hashes]:
-        """The hashes of the given rows of a Table."""
+        """Return the hashes of the given rows of a Table."""
         count = table.num_rows if rows is None else len(rows)
         can_share = self.key is not None and not table.files
         children = num_children(count, WORK_COPIES * CHUNK_BYTES) if can_share else 0
@@ -132,11 +132,11 @@ class RowParts:
         return inputs, whole
 
     def divided(self, table: Table, rows: Rows) -> Iterator[tuple[Any, Any]]:
-        """The input and the target of the given rows of a Table."""
+        """Return the input and the target of the given rows of a Table."""
         return (self._divided(values) for values in self._values(table, rows))
 
     def _values(self, table: Table, rows: Rows | None) -> Iterator[dict[str, Any]]:
-        """The values of rows by name; files by their content."""
+        """Yield the values of rows by name; files by their content."""
         known = {name: column for name, column in self.columns.items() if column in table.columns}
         chosen = Table(
             table.arrow.select(list(dict.fromkeys(known.values()))),
@@ -155,7 +155,7 @@ class RowParts:
 def hash_columns(
     table: Table, columns: Iterable[str], fold: bool = False, rows: Rows | None = None
 ) -> Hashes:
-    """A 64-bit hash of the given columns of each row; equal rows have equal hashes.
+    """Return a 64-bit hash of the given columns of each row; equal rows have equal hashes.
 
     With `fold`, so have rows whose texts differ only in case, spaces or punctuation. Rows without
     content get NO_CONTENT: they cannot be duplicates or leak.
@@ -172,7 +172,7 @@ class HeldOut:
     """Hashes, ascending."""
 
     def has_input_of(self, row: Mapping[str, Any]) -> bool:
-        """Whether a validation row has the input of this row."""
+        """Return whether a validation row has the input of this row."""
         value = np.uint64(self.parts.hashes(row)[0])
         place = int(np.searchsorted(self.inputs, value))
         return place < len(self.inputs) and bool(self.inputs[place] == value)
@@ -184,8 +184,8 @@ class HeldOut:
 
 
 def hold_out(parts: RowParts, trained: Hashes, shown: Hashes) -> HeldOut:
-    """The inputs of validation rows that no training row has."""
-    return HeldOut(parts, without_values(np.unique(shown[shown != NO_CONTENT]), trained))
+    """Return the inputs of validation rows that no training row has."""
+    return HeldOut(parts, without_values(distinct(shown[shown != NO_CONTENT])[0], trained))
 
 
 def _number(digest: hashlib.blake2b) -> int:

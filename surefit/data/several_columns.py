@@ -28,7 +28,7 @@ SEVERAL = ("image", "audio")
 
 
 def extra_role(role: str, column: str) -> str:
-    """The role of an extra column.
+    """Return the role of an extra column.
 
     >>> extra_role("image", "right")
     'image+right'
@@ -37,7 +37,7 @@ def extra_role(role: str, column: str) -> str:
 
 
 def base_role(name: str, column: str) -> str:
-    """The role that a column is read as: that of the first such column, or its own.
+    """Return the role that a column is read as: that of the first such column, or its own.
 
     >>> base_role("image+right", "right"), base_role("image", "left")
     ('image', 'image')
@@ -47,7 +47,7 @@ def base_role(name: str, column: str) -> str:
 
 
 def extra_roles(roles: Mapping[str, str]) -> dict[str, str]:
-    """Each extra role, and the role that its column is read as.
+    """Return each extra role, and the role that its column is read as.
 
     >>> extra_roles({"image": "left", "image+right": "right", "label": "same"})
     {'image+right': 'image'}
@@ -57,7 +57,7 @@ def extra_roles(roles: Mapping[str, str]) -> dict[str, str]:
 
 
 def part_columns(chosen: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The user's columns with the first of each list alone, and extra roles of the others.
+    """Return the user's columns with the first of each list alone, and extra roles of the others.
 
     The columns of other roles are one column of numbers, and stay together.
 
@@ -75,7 +75,7 @@ def part_columns(chosen: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 
 
 def list_columns(roles: Mapping[str, str]) -> dict[str, str]:
-    """The columns by role as a config has them: several of one role are a list.
+    """Return the columns by role as a config has them: several of one role are a list.
 
     >>> list_columns({"image": "left", "image+right": "right"})
     {'image': '[left, right]'}
@@ -88,7 +88,7 @@ def list_columns(roles: Mapping[str, str]) -> dict[str, str]:
 
 
 def join_columns(table: Table, names: Iterable[str]) -> Table:
-    """The table with a list of numbers for each name that stands for several of its columns.
+    """Return the table with a list of numbers for each name that stands for several of its columns.
 
     A table without any of them, such as one to predict for, stays as it is.
     """
@@ -148,7 +148,7 @@ def _joined(table: Table, name: str, parts: Sequence[str]) -> Table:
 
 
 def _lists(batch: pa.RecordBatch) -> pa.Array:
-    """A list of the values of each row; none where one of them is missing."""
+    """Return a list of the values of each row; none where one of them is missing."""
     whole = not any(pa.types.is_floating(field.type) for field in batch.schema)
     kind: Any = pa.int64() if whole else pa.float64()
     columns = [pc.fill_null(column.cast(kind), 0).to_numpy(False) for column in batch.columns]

@@ -6,7 +6,6 @@ such as one instruction for all rows; then only rows that are equal as a whole s
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,11 +76,11 @@ def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
     )
 
 
-_MARKS = re.compile(r"[.,;:!?…\"'“”‘’«»()]+(?=\s|\Z)|(?:(?<=\s)|\A)[.,;:!?…\"'“”‘’«»()]+(?!\d)")
+_MARKS = ".,;:!?…\"'“”‘’«»()"
 
 
 def is_blank(values: Any) -> bool:
-    """Whether all values are missing or blank."""
+    """Return whether all values are missing or blank."""
     if isinstance(values, str):
         return not values.strip()
     if isinstance(values, list | tuple | np.ndarray) and not len(values):
@@ -97,15 +96,25 @@ def fold_text(value: Any) -> Any:
     ('where is it – 3.50', 'where is it – 3.50')
     """
     if isinstance(value, str):
-        words = " ".join(_MARKS.sub(" ", value.casefold()).split())
-        return words or value.casefold()  # texts of punctuation alone are not all equal
+        folded = value.casefold()
+        words = (_bare(word) for word in folded.split())
+        return " ".join(filter(None, words)) or folded  # texts of marks alone are not all equal
     if isinstance(value, Mapping):  # a key that only other rows have is None
         return {key: fold_text(value[key]) for key in sorted(value) if value[key] is not None}
     return [fold_text(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
+def _bare(word: str) -> str:
+    """Return a word without the marks around it; one before a number stays, as in .5."""
+    if word[-1] not in _MARKS and word[0] not in _MARKS:
+        return word
+    word = word.rstrip(_MARKS)
+    inner = word.lstrip(_MARKS)
+    return word[max(0, len(word) - len(inner) - inner[:1].isdecimal()) :]
+
+
 def value_bytes(value: Any) -> bytes:
-    """Bytes that differ where the values do."""
+    """Return bytes that differ where the values do."""
     if isinstance(value, np.ndarray):
         return repr(value.shape).encode() + np.ascontiguousarray(value).tobytes()
     nested = isinstance(value, list | tuple) and any(
@@ -127,7 +136,7 @@ class Groups:
         return len(self.names)
 
     def of(self, hashes: Hashes) -> npt.NDArray[np.intp]:
-        """The groups of some rows, which must be few at a time.
+        """Return the groups of some rows, which must be few at a time.
 
         >>> Groups(np.array([5, 7], np.uint64), np.array([1, 2])).of(np.array([7, 5])).tolist()
         [1, 0]
@@ -135,7 +144,7 @@ class Groups:
         return np.searchsorted(self.names, hashes)
 
     def marked(self, hashes: Hashes, held: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which rows are in a marked group."""
+        """Return which rows are in a marked group."""
         marked = np.empty(len(hashes), bool)
         for part in blocks(len(hashes)):
             marked[part] = held[self.of(hashes[part])]
@@ -143,7 +152,7 @@ class Groups:
 
 
 def group_rows(hashes: Hashes) -> Groups:
-    """The groups of rows with equal hashes."""
+    """Return the groups of rows with equal hashes."""
     return Groups(*distinct(hashes))
 
 
@@ -160,7 +169,7 @@ def split_rows(hashes: Hashes, eval_share: float, seed: int, classes: Rows | Non
     order = number_rows(len(groups))
     np.random.default_rng([seed, 0x5911]).shuffle(order)  # what permutation(n) returns
     held = np.zeros(len(groups), bool)
-    room = min(_num_wanted(num_rows, eval_share), num_rows - 1) if len(groups) > 1 else 0
+    room = min(num_wanted(num_rows, eval_share), num_rows - 1) if len(groups) > 1 else 0
     if classes is not None:
         taken = _hold_by_class(hashes, groups, order, classes, room, held)
         room = 0 if 2 * taken >= room else room - taken
@@ -226,6 +235,33 @@ def _hold_by_class(
     return taken
 
 
+def _hold_alike(
+    hashes: Hashes, groups: Groups, order: Rows, classes: Rows, wanted: int
+) -> npt.NDArray[np.bool_]:
+    """Mark each group, in order, that brings the number of rows of all classes nearer to their
+    shares, as squared distance.
+
+    >>> names = np.repeat(np.arange(20, dtype=np.uint64), 5)
+    >>> kinds = np.repeat([0, 1, 1, 1], 25)
+    >>> held = _hold_alike(names, group_rows(names), np.arange(20), kinds, 20)
+    >>> np.bincount(kinds[np.repeat(held, 5)]).tolist()
+    [5, 15]
+    """
+    sizes = count_classes(classes)
+    left = (sizes * (wanted / max(1, len(classes)))).tolist()
+    held = np.zeros(len(groups), bool)
+    by_group = new_array(len(hashes), np.int64)
+    by_group[:] = np.argsort(hashes, kind="stable")
+    class_of, ends = take(classes, by_group), np.cumsum(groups.sizes)
+    for group in order.tolist():
+        own = Counter(class_of[ends[group] - groups.sizes[group] : ends[group]].tolist())
+        if sum(count * (count - 2 * left[name]) for name, count in own.items()) < 0:
+            held[group] = True
+            for name, count in own.items():
+                left[name] -= count
+    return held
+
+
 def _hold_rows_by_class(
     hashes: Hashes,
     groups: Groups,
@@ -234,7 +270,7 @@ def _hold_rows_by_class(
     rooms: Rows,
     held: npt.NDArray[np.bool_],
 ) -> int:
-    """The same where each group is a row: the first rows of each class in order."""
+    """Return the same where each group is a row: the first rows of each class in order."""
     class_of = new_array(len(hashes), classes.dtype)
     for part in blocks(len(hashes)):
         class_of[groups.of(hashes[part])] = classes[part]
@@ -253,7 +289,7 @@ def _hold_rows_by_class(
 
 
 def count_classes(classes: Rows, least: int = 0) -> Rows:
-    """How many rows each class has."""
+    """Return how many rows each class has."""
     counts = np.zeros(max(least, int(classes.max(initial=-1)) + 1), np.int64)
     for part in blocks(len(classes)):
         counts += np.bincount(classes[part], minlength=len(counts))
@@ -261,7 +297,7 @@ def count_classes(classes: Rows, least: int = 0) -> Rows:
 
 
 def class_rooms(sizes: Rows, wanted: int) -> Rows:
-    """How many validation rows each class gets; at least one row of each stays for training.
+    """Return how many validation rows each class gets; at least one row of each stays for training.
 
     >>> class_rooms(np.array([90, 9, 1]), 10).tolist()
     [9, 1, 0]
@@ -273,8 +309,8 @@ def class_rooms(sizes: Rows, wanted: int) -> Rows:
     return np.minimum(rooms, np.maximum(sizes - 1, 0))
 
 
-def _num_wanted(num_rows: int, eval_share: float) -> int:
-    """How many validation rows the share asks for: at least one, if there are two rows."""
+def num_wanted(num_rows: int, eval_share: float) -> int:
+    """Return how many validation rows the share asks for: at least one, if there are two rows."""
     return max(round(num_rows * eval_share), int(eval_share > 0 and num_rows > 1))
 
 
@@ -293,7 +329,7 @@ def split_by_input(
     >>> len(split.evaluation), len({*prompts[split.evaluation].tolist()})
     (2, 1)
     """
-    num_rows, wanted = len(inputs), _num_wanted(len(inputs), eval_share)
+    num_rows, wanted = len(inputs), num_wanted(len(inputs), eval_share)
     keys = input_keys(inputs, whole)
     groups = group_rows(keys)
     sizes, large = groups.sizes, groups.sizes > wanted
@@ -313,7 +349,7 @@ def split_by_input(
 
 
 def input_keys(inputs: Hashes, whole: Hashes) -> Hashes:
-    """The hashes of the inputs; of rows without an input, that of the row."""
+    """Return the hashes of the inputs; of rows without an input, that of the row."""
     keys = new_array(len(inputs), np.uint64)
     for part in blocks(len(inputs)):
         keys[part] = np.where(inputs[part] == NO_CONTENT, whole[part], inputs[part])
@@ -321,12 +357,17 @@ def input_keys(inputs: Hashes, whole: Hashes) -> Hashes:
 
 
 def split_by_group(
-    group_of: Hashes, inputs: Hashes, whole: Hashes, eval_share: float, seed: int
+    group_of: Hashes,
+    inputs: Hashes,
+    whole: Hashes,
+    eval_share: float,
+    seed: int,
+    classes: Rows | None = None,
 ) -> Split:
     """Split off whole groups, and rows with equal inputs with them.
 
-    The share is met as nearly as the sizes of the groups allow; the smallest group is taken where
-    each is larger than the share.
+    The share is met as nearly as the sizes of the groups allow, and so is that of each class where
+    there are `classes`; the smallest group is taken where each is larger than the share.
 
     >>> groups, rows = np.array([7, 7, 8, 8, 9, 9], np.uint64), np.arange(1, 7, dtype=np.uint64)
     >>> groups[split_by_group(groups, rows, rows, 0.1, seed=0).evaluation].tolist() in (
@@ -335,8 +376,13 @@ def split_by_group(
     True
     """
     joined = join_groups(group_of, input_keys(inputs, whole))
-    split = split_rows(joined, eval_share, seed)
     groups = group_rows(joined)
+    if classes is None:
+        split = split_rows(joined, eval_share, seed)
+    else:
+        order = np.random.default_rng([seed, 0x5911]).permutation(len(groups))
+        wanted = num_wanted(len(joined), eval_share)
+        split = _by_mark(groups.marked(joined, _hold_alike(joined, groups, order, classes, wanted)))
     if len(split.evaluation) == 0 and len(groups) > 1 and eval_share > 0:
         smallest = np.flatnonzero(groups.sizes == groups.sizes.min())
         chosen = np.random.default_rng([seed, 0x5911]).choice(smallest)
@@ -345,7 +391,7 @@ def split_by_group(
 
 
 def join_groups(one: Hashes, two: Hashes) -> Hashes:
-    """The finest groups that keep rows together which agree in either of two values.
+    """Return the finest groups that keep rows together which agree in either of two values.
 
     >>> one, two = np.array([[1, 1, 2, 3], [5, 6, 6, 7]], np.uint64)
     >>> join_groups(one, two).tolist()
@@ -369,7 +415,7 @@ def join_groups(one: Hashes, two: Hashes) -> Hashes:
 
 
 def count_inputs(split: Split, inputs: Hashes) -> Split:
-    """The split with the number of inputs that are in both sets."""
+    """Return the split with the number of inputs that are in both sets."""
     shown = take(inputs, split.evaluation)
     apart = without_values(distinct(shown)[0], take(inputs, split.train))
     num_shared = int((~is_among(shown, apart) & (shown != NO_CONTENT)).sum())
@@ -377,7 +423,7 @@ def count_inputs(split: Split, inputs: Hashes) -> Split:
 
 
 def without_values(ordered: Hashes, values: Hashes) -> Hashes:
-    """An array of different ascending values without those that occur among others.
+    """Return an array of different ascending values without those that occur among others.
 
     >>> without_values(np.array([3, 5, 8]), np.array([8, 1, 3, 8])).tolist()
     [5]
@@ -390,7 +436,7 @@ def without_values(ordered: Hashes, values: Hashes) -> Hashes:
 
 
 def count_repeats(whole: Hashes) -> int:
-    """How many rows repeat another one; blank rows do not count."""
+    """Return how many rows repeat another one; blank rows do not count."""
     num_blank = int((whole == NO_CONTENT).sum())
     return len(whole) - count_distinct(whole) - max(0, num_blank - 1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.column_values import has_words, is_identifier, word_set, words_of
+from surefit.data.rendered_chats import read_rendered
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
@@ -26,7 +27,7 @@ PYTHON_OBJECTS = r"^\s*\[?\s*(\{\s*'|OrderedDict\()"
 
 
 def storable(value: Any) -> Any:
-    """A dialogue with every value of its messages as text, so that Arrow needs one type.
+    """Return a dialogue with every value of its messages as text, so that Arrow needs one type.
 
     A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON. An
     object with messages, such as OpenAI's `input`, is converted value by value.
@@ -47,7 +48,7 @@ def storable(value: Any) -> Any:
 
 
 def is_message(item: Any) -> bool:
-    """Whether a value is a message in the format of OpenAI or ShareGPT."""
+    """Return whether a value is a message in the format of OpenAI or ShareGPT."""
     return isinstance(item, Mapping) and (
         ("role" in item and ("content" in item or "tool_calls" in item or f"content{JSON}" in item))
         or ("from" in item and "value" in item)
@@ -55,7 +56,7 @@ def is_message(item: Any) -> bool:
 
 
 def _is_tool(item: Any) -> bool:
-    """Whether a value describes a tool in the format of OpenAI and chat templates."""
+    """Return whether a value describes a tool in the format of OpenAI and chat templates."""
     inner = item.get("function", item) if isinstance(item, Mapping) else None
     return isinstance(inner, Mapping) and "name" in inner and "parameters" in inner
 
@@ -77,7 +78,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def without_missing(value: Any) -> Any:
-    """The value without keys that only other rows have, and with its JSON parsed."""
+    """Return the value without keys that only other rows have, and with its JSON parsed."""
     if isinstance(value, Mapping):
         return {
             name.removesuffix(JSON): parse_json(inner)
@@ -90,7 +91,7 @@ def without_missing(value: Any) -> Any:
 
 
 def parse_json(text: Any) -> Any:
-    """The value of a JSON text; anything else unchanged."""
+    """Return the value of a JSON text; anything else unchanged."""
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -98,7 +99,8 @@ def parse_json(text: Any) -> Any:
 
 
 def as_messages(value: Any) -> Any:
-    """A dialogue as a list of messages: one message alone, or JSON text, becomes a list.
+    """Return a dialogue as a list of messages: one message alone, JSON text or a rendered chat
+    becomes a list.
 
     Anything else is returned unchanged.
 
@@ -110,22 +112,35 @@ def as_messages(value: Any) -> Any:
         parsed = parse_json(value)
     if is_message(parsed):
         return [parsed]
-    is_text = isinstance(parsed, str) or (isinstance(value, str) and not holds_messages(parsed))
-    return value if is_text else parsed
+    if isinstance(value, str) and not holds_messages(parsed):
+        return read_rendered(value) or value
+    return parsed
 
 
 def holds_messages(value: Any) -> bool:
-    """Whether a value is a list of messages; an empty list is not."""
+    """Return whether a value is a list of messages; an empty list is not."""
     return isinstance(value, list) and bool(value) and any(is_message(item) for item in value)
 
 
 def is_python_text(value: Any) -> bool:
-    """Whether a text is a list of objects as Python prints it, which JSON does not allow.
+    """Return whether a text is a list of objects as Python prints it, which JSON does not allow.
 
     >>> is_python_text("[{'role': 'user'}]"), is_python_text('[{"role": "user"}]')
     (True, False)
     """
     return isinstance(value, str) and re.match(PYTHON_OBJECTS, value) is not None
+
+
+def are_dialogues(values: Sequence[Any]) -> bool:
+    """Return whether values are dialogues: lists, messages, or texts that mostly hold messages."""
+    objects = [value for value in values if isinstance(value, Mapping)]
+    if not all(is_message(value) for value in objects):
+        return False
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if not texts:
+        return True
+    dialogues = sum(holds_messages(as_messages(text)) or is_python_text(text) for text in texts)
+    return 2 * dialogues > len(texts)
 
 
 MESSAGE_ROWS = rule(
@@ -196,7 +211,7 @@ def check_message_rows(
 
 
 def check_python_text(table: Table, roles: Mapping[str, str]) -> Iterator[Finding]:
-    """Columns of dialogues of which most texts are lists as Python prints them."""
+    """Yield columns of dialogues of which most texts are lists as Python prints them."""
     for role, pattern in PYTHON_TEXTS.items():
         column = roles.get(role, "")
         if column not in table.columns or not is_text(table.column_type(column)):
@@ -219,7 +234,7 @@ def check_python_text(table: Table, roles: Mapping[str, str]) -> Iterator[Findin
 
 
 def _names_speakers(table: Table, column: str) -> bool:
-    """Whether a column has the names of both sides of a conversation, and nothing else."""
+    """Return whether a column has the names of both sides of a conversation, and nothing else."""
     if not has_words(column, SPEAKERS) or not is_text(table.column_type(column)):
         return False
     names = {str(value).strip().lower() for value in table.profile(column).counts or ()}
@@ -228,7 +243,7 @@ def _names_speakers(table: Table, column: str) -> bool:
 
 
 def _links(table: Table) -> list[str]:
-    """The columns that join messages: the conversation's, and that of the message before."""
+    """Return the columns that join messages: the conversation's, and that of the message before."""
     groups = [n for n in table.columns if has_words(n, GROUPS) and is_identifier(n)]
     parents = [n for n in table.columns if has_words(n, PARENT)]
     return [*groups[:1], *(name for name in parents[:1] if name not in groups[:1])]

@@ -67,7 +67,7 @@ class Table:
         """The number of rows."""
         return int(self.arrow.num_rows)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(self.arrow.column_names)
@@ -85,7 +85,7 @@ class Table:
         )
 
     def without(self, columns: Sequence[str]) -> Table:
-        """The table without some of its columns; an unknown one is an error."""
+        """Return the table without some of its columns; an unknown one is an error."""
         for name in columns:
             self.require_column("ignore", name)
         if not columns:
@@ -94,7 +94,7 @@ class Table:
         return replace(self, arrow=self.arrow.drop_columns(list(columns)), key=key)
 
     def column_type(self, name: str) -> pa.DataType:
-        """The Arrow type of a column."""
+        """Return the Arrow type of a column."""
         return self.arrow.schema.field(name).type
 
     @cached_property
@@ -102,7 +102,7 @@ class Table:
         return {}
 
     def profile(self, name: str) -> Profile:
-        """What the values of a column are; each fact is found once."""
+        """Return what the values of a column are; each fact is found once."""
         return self._profiles.setdefault(name, Profile(self.arrow[name]))
 
     def where(self, row: int) -> dict[str, str | int]:
@@ -111,11 +111,11 @@ class Table:
         return {"file": source.file, "row": row - source.first_row}
 
     def row(self, index: int) -> dict[str, Any]:
-        """One row as Python values and arrays."""
+        """Return one row as Python values and arrays."""
         return next(self.rows([index]))
 
     def rows(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-        """All rows, or those at `indices`, one by one; they are read in small chunks."""
+        """Yield all rows, or those at `indices`, one by one; they are read in small chunks."""
         places = range(self.num_rows) if indices is None else indices
         if not self.files:
             yield from self._rows(indices)
@@ -139,7 +139,7 @@ class Table:
 
 
 def num_at_once(arrow: pa.Table, most: int = CHUNK_ROWS) -> int:
-    """The number of rows to read at a time, at most CHUNK_BYTES of them."""
+    """Return the number of rows to read at a time, at most CHUNK_BYTES of them."""
     per_row = int(arrow.nbytes) // max(1, int(arrow.num_rows))
     return max(1, min(most, CHUNK_BYTES // max(1, per_row)))
 
@@ -147,7 +147,8 @@ def num_at_once(arrow: pa.Table, most: int = CHUNK_ROWS) -> int:
 def take_rows(
     batches: Sequence[pa.RecordBatch], ends: npt.NDArray[np.int64], chosen: npt.NDArray[np.int64]
 ) -> pa.Table:
-    """Rows by number, each from its own batch: `Table.take` would concatenate all batches first.
+    """Return rows by number, each from its own batch: `Table.take` would concatenate all batches
+    first.
 
     `ends` is the number of rows up to the end of each batch.
     """
@@ -164,7 +165,7 @@ def take_rows(
 
 
 def _taken(batch: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Rows of a batch; neighbouring rows are not copied."""
+    """Return rows of a batch; neighbouring rows are not copied."""
     if (np.diff(rows) == 1).all():
         return batch.slice(int(rows[0]), len(rows))
     return batch.take(pa.array(rows))
@@ -182,7 +183,7 @@ def _found(value: Any, data_file: str) -> Any:
 
 
 def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as Python values and arrays."""
+    """Yield the rows of a batch as Python values and arrays."""
     columns = {
         name: _array_values(column) if is_array(column.type) else column.to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -192,7 +193,7 @@ def python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _array_values(column: pa.Array) -> list[Any]:
-    """Rows of a list column as NumPy arrays, without converting to Python numbers."""
+    """Return rows of a list column as NumPy arrays, without converting to Python numbers."""
     if column.null_count:
         return list(column.to_pylist())
     values: list[Any] = []

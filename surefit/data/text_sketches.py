@@ -46,7 +46,7 @@ class Sketches:
 
 
 def text_columns(table: Table, columns: Mapping[str, str]) -> list[str]:
-    """The columns that hold texts, lists of texts or dialogues; names of files are no texts."""
+    """Return columns that hold texts, lists of texts or dialogues; names of files are no texts."""
     known = [name for name in dict.fromkeys(columns.values()) if name in table.columns]
     return [n for n in known if _reads(table.column_type(n)) and n not in table.files]
 
@@ -62,12 +62,12 @@ def _fields_of(kind: pa.DataType) -> list[str]:
 
 
 def common_pairs(table: Table, columns: Sequence[str], rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which hashed pairs of words too many rows have, counted in a sample of the rows."""
+    """Return which hashed pairs of words too many rows have, counted in a sample of the rows."""
     counts = np.zeros(_COUNTERS, np.int32)
     sample = rows[sample_rows(len(rows), COUNTED_ROWS, 0)]
     for pairs, row_of, _ in _counted_pairs(table, columns, sample):
-        seen = np.unique(row_of * _COUNTERS + (pairs & _MASK).astype(np.int64)) % _COUNTERS
-        np.add.at(counts, seen, 1)
+        seen = np.sort(row_of * _COUNTERS + (pairs & _MASK).astype(np.int64))  # faster than unique
+        np.add.at(counts, seen[np.diff(seen, prepend=-1) > 0] % _COUNTERS, 1)
     return counts > COMMON_ROWS
 
 
@@ -121,7 +121,7 @@ def _counted_pairs(
 
 
 def _texts(table: pa.Table) -> pa.Array:
-    """The texts of the rows' columns, joined."""
+    """Return the texts of the rows' columns, joined."""
     parts = [_text_of(table[name].combine_chunks()) for name in table.column_names]
     joined = parts[0]
     if len(parts) > 1:
@@ -153,7 +153,7 @@ def _offsets(texts: pa.Array) -> npt.NDArray[np.int64]:
 
 @cache
 def _letters() -> npt.NDArray[np.uint8]:
-    """Bytes to letters in lower case; 0 for what separates words."""
+    """Return bytes to letters in lower case; 0 for what separates words."""
     table = np.zeros(256, np.uint8)
     for byte in range(256):
         if chr(byte).isalnum() or byte >= 0x80:
@@ -171,7 +171,7 @@ def _powers(inverse: bool) -> Words:
 
 
 def _word_pairs(texts: pa.Array) -> tuple[Words, Rows]:
-    """A hash of each pair of adjacent words, and the place of its row.
+    """Return a hash of each pair of adjacent words, and the place of its row.
 
     A word's hash is a polynomial of its letters, read off a cumulated sum over all texts.
     Characters of Chinese and Japanese are words of their own.

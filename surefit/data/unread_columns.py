@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_list, is_number, is_object, is_text, may_hold_images
 from surefit.data.column_values import (
+    DERIVED,
     continues,
     describes,
     has_words,
@@ -27,6 +28,7 @@ from surefit.data.column_values import (
 )
 from surefit.data.forms import CHOSEN, NUMBERED, REJECTED
 from surefit.data.roles import get_role
+from surefit.data.split_columns import NAMED_FOR_PARTS
 from surefit.data.table import Table
 from surefit.findings import Finding, Rule, rule
 
@@ -36,10 +38,10 @@ JUDGED_ANSWERS = rule(
     "answers judged good or bad",
     why=(
         "The rows are preference data, as for KTO: the column says which answers are bad, and "
-        "training on all of them teaches the bad answers, too. Preference tuning is not available "
-        "yet."
+        "training on all of them teaches the bad answers, too."
     ),
-    fix="Train on the good answers alone: --set accept=SF131.",
+    fix="Tune by preference: --task preference (KTO). Or train on the good answers alone: --set "
+    "accept=SF131.",
     accept="Rows with a good answer are trained on. The others are dropped and counted.",
 )
 
@@ -49,7 +51,7 @@ SCORED_ANSWERS = rule(
     "answers with scores",
     why=(
         "The rows are preference data: the scores say how good each answer is, and training on all "
-        "rows teaches the poor answers, too. Preference tuning is not available yet."
+        "rows teaches the poor answers, too."
     ),
     fix="Keep the rows with a good score, or train on all rows alike: --set accept=SF132.",
     accept="All rows are trained on, whatever the score of their answer.",
@@ -79,7 +81,9 @@ SPLIT_NOT_READ = rule(
     "warning",
     "column that splits the data not read",
     why="Rows for testing are trained on, and the metrics are too good.",
-    fix="Write one file for each part, and pass them as --data and --eval-data.",
+    fix="Leave out the validation data and split.by, split.time or split.folds: the column then "
+    "divides the rows, if it has training rows (split.column). Or write one file for each part, "
+    "and pass them as --data and --eval-data. To train on all rows: --set split.column=none.",
     accept="All rows are used, whatever part they belong to.",
 )
 
@@ -124,14 +128,10 @@ SUBJECTS = word_set(
     "premise abstract scenario transcript facts"
 )
 """Words in the name of a column with the text that a question is about."""
-DERIVED = word_set(
-    "clean cleaned raw processed preprocessed normalized lemmatized stemmed tokenized parse parsed"
-)
-"""Words in the name of another form of a text: `premise_parse` of `premise`."""
 CHOICE_STEMS = word_set("option choice ending answer sol solution alternative candidate hypothesis")
 """What columns with choices are called before their number."""
 PARTS = word_set("train training test testing val valid validation dev eval")
-ANSWERS = frozenset({"answer", "messages"})
+ANSWER_ROLES = frozenset({"answer", "messages"})
 """Roles of answers as text, which a further column may judge; token ids are none."""
 ASKED = frozenset({"prompt", "messages", "source"})
 """Roles of what is answered, which a further column may belong to."""
@@ -164,7 +164,7 @@ class Meaning:
 def check_meanings(
     table: Table, roles: Roles, columns: Mapping[str, str | None], chosen: Roles
 ) -> Iterator[Finding]:
-    """One finding for each meaning that columns without a role of their own have.
+    """Yield one finding for each meaning that columns without a role of their own have.
 
     `columns` is the account: what each column is read as, None where it is not. Where the user has
     `chosen` columns, no other could be meant.
@@ -202,7 +202,7 @@ def _find_judgements(table: Table, column: str, roles: Roles) -> Evidence:
     rows = ", ".join(map(str, first.to_pylist()))
     return (
         f"it is {bad[0]!r} in {counts[bad[0]]} of {table.num_rows} rows (such as {rows}), which "
-        "marks bad answers. Preference tuning is not available yet",
+        "marks bad answers",
         "",
     )
 
@@ -221,8 +221,7 @@ def _find_scores(table: Table, column: str, roles: Roles) -> Evidence:
         return "it has lists of scores", ""
     low, high = profile.range
     return (
-        f"it has {profile.num_distinct} different scores of the answers, from {low:g} to "
-        f"{high:g}. Preference tuning is not available yet",
+        f"it has {profile.num_distinct} different scores of the answers, from {low:g} to {high:g}",
         "",
     )
 
@@ -315,7 +314,7 @@ def _find_numbered_choice(table: Table, column: str, roles: Roles) -> Evidence:
 
 
 def _names_one(table: Table, roles: Roles, num_choices: int) -> str | None:
-    """The target, if it holds numbers or letters of so many choices."""
+    """Return the target, if it holds numbers or letters of so many choices."""
     target = roles.get("label") or roles.get("answer") or roles.get("target")
     named = (table.profile(target).counts or {}) if target is not None else {}
     fits = 1 < len(named) <= num_choices and all(len(str(name)) <= 2 for name in named)
@@ -333,7 +332,7 @@ def _find_media(table: Table, column: str, roles: Roles) -> Evidence:
 
 
 def _find_parts(table: Table, column: str, roles: Roles) -> Evidence:
-    """The names of training and test sets."""
+    """Return the names of training and test sets."""
     counts = table.profile(column).counts or {}
     if len(counts) < 2 or not {str(value).lower() for value in counts} <= PARTS:
         return None
@@ -367,7 +366,7 @@ def _find_rival(table: Table, column: str, roles: Roles) -> Evidence:
 
 
 def _differ(table: Table, column: str, other: str) -> bool:
-    """Whether two columns, both of text or both of numbers, divide the rows differently."""
+    """Return whether two columns, both of text or both of numbers, divide the rows differently."""
     own, its = table.profile(column), table.profile(other)
     if is_text(own.kind) != is_text(its.kind) or not (own.is_scalar and its.is_scalar):
         return False
@@ -386,7 +385,7 @@ MEANINGS = (
             "label labels kto desirable good preferred accepted approved chosen feedback helpful "
             "correct thumbs"
         ),
-        beside=ANSWERS,
+        beside=ANSWER_ROLES,
         lead="judges the answers",
     ),
     Meaning(
@@ -396,13 +395,13 @@ MEANINGS = (
             "score scores rating ratings reward rewards rank ranking helpfulness correctness "
             "quality preference vote votes upvotes"
         ),
-        beside=ANSWERS,
+        beside=ANSWER_ROLES,
     ),
     Meaning(
         MEDIA_NOT_READ,
         _find_media,
         word_set("image images img picture pictures photo photos audio audios video videos"),
-        beside=ANSWERS,
+        beside=ANSWER_ROLES,
     ),
     Meaning(
         CHOICES_NOT_READ,
@@ -422,9 +421,7 @@ MEANINGS = (
         ),
         beside=ASKED,
     ),
-    Meaning(
-        SPLIT_NOT_READ, _find_parts, word_set("split subset partition fold set"), also_read=True
-    ),
+    Meaning(SPLIT_NOT_READ, _find_parts, NAMED_FOR_PARTS, also_read=True),
     Meaning(WEIGHTS_NOT_READ, _find_weights, word_set("weight weights")),
     RIVAL,
 )

@@ -49,7 +49,7 @@ MISSING_MARKERS = frozenset(
 
 
 def read_number(text: str) -> float | None:
-    """The number in a text; None if it is not a number.
+    """Return the number in a text; None if it is not a number.
 
     >>> read_number("12.5"), read_number("12,5"), read_number("007")
     (12.5, None, None)
@@ -64,7 +64,7 @@ def is_code(text: str) -> bool:
 
 
 def is_almost_number(text: str) -> bool:
-    """Whether a text is a number in another notation, or a marker for a missing value.
+    """Return whether a text is a number in another notation, or a marker for a missing value.
 
     >>> [is_almost_number(text) for text in ("12,5", "1 234", "€5", "15%", "n/a", "12 kg")]
     [True, True, True, True, True, False]
@@ -98,7 +98,7 @@ _CENTURY_TURNS = 69
 
 
 def read_date(text: str, order: str) -> datetime | None:
-    """The date in a text, with its numbers in the given order; None if it is not a date.
+    """Return the date in a text, with its numbers in the given order; None if it is not a date.
 
     ISO dates are `ymd`. With dots, the year has four digits and the month is never first. The name
     of a month, in English, may stand in any order. `ymd or dmy` takes either.
@@ -130,7 +130,7 @@ def read_date(text: str, order: str) -> datetime | None:
 
 
 def read_time(text: str) -> time | None:
-    """The time of day in a text; None if it is not one.
+    """Return the time of day in a text; None if it is not one.
 
     >>> read_time("2:30 pm"), read_time("half past two")
     (datetime.time(14, 30), None)
@@ -141,18 +141,18 @@ def read_time(text: str) -> time | None:
 
 
 def is_date(text: str) -> bool:
-    """Whether a text is a date or a time of day, in any order."""
+    """Return whether a text is a date or a time of day, in any order."""
     return read_time(text) is not None or any(read_date(text, order) for order in ORDERS)
 
 
 def are_dates(texts: Collection[str]) -> bool:
-    """Whether all texts are dates in one order, or all of them times of day."""
+    """Return whether all texts are dates in one order, or all of them times of day."""
     in_order = any(all(read_date(text, order) for text in texts) for order in ORDERS)
     return in_order or all(read_time(text) is not None for text in texts)
 
 
 def _read_named(text: str) -> datetime | None:
-    """A date with the name of its month."""
+    """Return a date with the name of its month."""
     if match := _DAY_FIRST.fullmatch(text):
         day, name, digits, *clock = match.groups()
     elif match := _MONTH_FIRST.fullmatch(text):
@@ -164,7 +164,7 @@ def _read_named(text: str) -> datetime | None:
 
 
 def _at(year: int, month: int, day: int, clock: list[str | None]) -> datetime | None:
-    """The date and time; `clock` has hour, minute, seconds and the half of the day."""
+    """Return the date and time; `clock` has hour, minute, seconds and the half of the day."""
     hour, minute, seconds, half = clock
     hours = int(hour or 0)
     if half is not None:
@@ -196,14 +196,14 @@ SHOWN = 8
 
 
 def markers_of(reading: Reading | None) -> frozenset[str]:
-    """The markers in lower case: those of `read.missing`, else the usual ones."""
+    """Return the markers in lower case: those of `read.missing`, else the usual ones."""
     if reading is None or reading.missing is None:
         return MISSING_MARKERS
     return frozenset(marker.strip().casefold() for marker in reading.missing)
 
 
 def is_missing(value: Any, markers: Collection[str]) -> bool:
-    """Whether a value is a marker, in any case.
+    """Return whether a value is a marker, in any case.
 
     >>> [is_missing(value, MISSING_MARKERS) for value in (" n/a", "NaN", "Nadia", 0)]
     [True, True, False, False]
@@ -230,7 +230,7 @@ def describe_missing(
 def find_missing(
     table: Table, roles: Mapping[str, str], whole_rows: bool, reading: Reading
 ) -> tuple[dict[str, Any], list[Finding]]:
-    """The markers of each column as settings of the Encoder, and what is found in the table."""
+    """Return markers of each column as settings of the Encoder, and what is found in the table."""
     markers, label = markers_of(reading), roles.get("label")
     by_column: dict[str, list[str]] = {}
     found: dict[str, Counter[str]] = {}
@@ -270,7 +270,7 @@ def find_missing(
 def _count_markers(
     table: Table, column: str, markers: Collection[str], exactly: bool = False
 ) -> Counter[str]:
-    """How many cells each marker has, as it is written."""
+    """Return how many cells each marker has, as it is written."""
     counts: Counter[str] = Counter()
     wanted = pa.array(sorted(markers), pa.string())
     for chunk in table.arrow[column].chunks:

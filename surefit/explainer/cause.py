@@ -29,12 +29,12 @@ class Message:
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
-        """The compiled pattern."""
+        """Return the compiled pattern."""
         return re.compile(self.pattern)
 
     @property
     def is_anchored(self) -> bool:
-        """Whether the pattern matches only at the beginning or the end of a line."""
+        """Return whether the pattern matches only at the beginning or the end of a line."""
         return self.pattern.removeprefix("(?i)").startswith("^") or self.pattern.endswith("$")
 
 
@@ -47,12 +47,12 @@ class Context:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def number(self, name: str) -> int | None:
-        """A value that is a whole number; None if the message has no such value."""
+        """Return a value that is a whole number; None if the message has no such value."""
         value = self.values.get(name)
         return value if isinstance(value, int) else None
 
     def word(self, name: str) -> str:
-        """A value as text; empty if the message has no such value."""
+        """Return a value as text; empty if the message has no such value."""
         return str(self.values.get(name, ""))
 
 

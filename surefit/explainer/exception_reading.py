@@ -20,7 +20,7 @@ BATCH_CLASSES = ("BatchEncoding", "BatchFeature")
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback of an exception and of those that caused it, as Python prints it."""
+    """Return the traceback of an exception and of those that caused it, as Python prints it."""
     try:
         parts = traceback.format_exception(error)
     except Exception:  # the class overrides what the traceback module needs
@@ -32,7 +32,7 @@ def format_error(error: BaseException) -> str:
 
 
 def tensor_shapes(error: BaseException) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of tensors in the innermost frames, the innermost first."""
+    """Return names and shapes of tensors in the innermost frames, the innermost first."""
     shapes: dict[str, tuple[int, ...]] = {}
     with suppress(Exception):  # the class overrides what is read of it
         frames = [frame for frame, _ in traceback.walk_tb(_first_of(error).__traceback__)]
@@ -44,7 +44,7 @@ def tensor_shapes(error: BaseException) -> dict[str, tuple[int, ...]]:
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The exception that the others of a chain followed from."""
+    """Return the exception that the others of a chain followed from."""
     seen = {id(error)}
     while True:
         before = error.__cause__
@@ -57,7 +57,7 @@ def _first_of(error: BaseException) -> BaseException:
 
 
 def _named_shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The shape of a variable that is a tensor, or those of the tensors of a batch."""
+    """Yield the shape of a variable that is a tensor, or those of the tensors of a batch."""
     is_batch = type(value) is dict or type(value).__name__ in BATCH_CLASSES
     members = _named_items(value)[:MAX_SHAPES] if is_batch else []
     for label, member in [(name, value), *members]:
@@ -67,7 +67,7 @@ def _named_shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]
 
 
 def _named_items(mapping: Any) -> list[tuple[str, Any]]:
-    """The items of a mapping whose keys are plain strings; none if it cannot be read."""
+    """Return the items of a mapping whose keys are plain strings; none if it cannot be read."""
     try:
         return [(key, value) for key, value in mapping.items() if type(key) is str]
     except Exception:  # a class of one's own, or another thread that changes the mapping
@@ -75,7 +75,8 @@ def _named_items(mapping: Any) -> list[tuple[str, Any]]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor or array; None for anything else and for tensors that hide theirs.
+    """Return the shape of a tensor or array; None for anything else and for tensors that hide
+    theirs.
 
     A lazy parameter and a nested tensor raise when they are asked for a shape. Only the libraries
     that are loaded already are looked at.

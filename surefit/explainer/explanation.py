@@ -41,7 +41,7 @@ class Explanation:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """The explanation as `surefit explain --json` prints it; what is unknown is null."""
+        """Return the explanation as `surefit explain --json` prints it; what is unknown is null."""
         return {
             "known": self.known,
             "code": self.code,

@@ -55,21 +55,21 @@ class Log:
 
     @cached_property
     def text(self) -> str:
-        """All lines."""
+        """Return all lines."""
         return "\n".join(self.lines)
 
     @cached_property
     def joined(self) -> str:
-        """All lines as one, each run of white space as one space: contains every message."""
+        """Return all lines as one, with single spaces: it contains every message."""
         return " ".join(self._filled_lines)
 
     @cached_property
     def may_be_training(self) -> bool:
-        """Whether a traceback names a training library; a text without frames may be anything."""
+        """Return whether a traceback names a training library; a text without frames may be any."""
         return 'File "' not in self.text or TRAINING_LIBRARY.search(self.text) is not None
 
     def root_messages(self) -> Iterator[str]:
-        """The messages of tracebacks, the most likely root cause first.
+        """Yield the messages of tracebacks, the most likely root cause first.
 
         In a chain the exception raised first is the root. The last chain counts, and an earlier
         one only if the last reports nothing but a failed process. With several ranks the first
@@ -83,17 +83,17 @@ class Log:
 
     @property
     def only_process_reports(self) -> bool:
-        """Whether the tracebacks, if there are any, report nothing but failed processes."""
+        """Return whether the tracebacks, if there are any, report nothing but failed processes."""
         return all(is_process_report(message) for chain in self.chains for message in chain)
 
     def named_errors(self) -> Iterator[str]:
-        """Messages outside tracebacks that begin with the name of an error, the last one first."""
+        """Yield messages outside tracebacks that begin with an error's name, the last first."""
         for number in range(len(self.lines) - 1, -1, -1):
             if NAMED_ERROR.match(self.lines[number]):
                 yield _message(self.lines, number)[0]
 
     def passages(self) -> Iterator[str]:
-        """Lines alone and with the next one (terminals wrap messages), the last one first."""
+        """Yield lines alone and with the next one (terminals wrap messages), the last one first."""
         for number in range(len(self._filled_lines) - 1, -1, -1):
             yield self._filled_lines[number]
             yield " ".join(self._filled_lines[number : number + 2])
@@ -105,17 +105,17 @@ class Log:
 
 
 def is_process_report(message: str) -> bool:
-    """Whether a message reports only that another process or worker failed."""
+    """Return whether a message reports only that another process or worker failed."""
     return PROCESS_FAILED.search(message[:300]) is not None
 
 
 def single_spaced(text: str) -> str:
-    """The text with each run of white space as one space."""
+    """Return the text with each run of white space as one space."""
     return " ".join(text.split())
 
 
 def read_log(text: str) -> Log:
-    """Lines and tracebacks of a text: of Python, notebooks, rich, pytest and several processes."""
+    """Read the lines and tracebacks of Python, notebooks, rich, pytest and several processes."""
     ranks: dict[str, list[str]] = {}
     rest: list[str] = []
     for line in _clean(text[-MAX_CHARS:]).split("\n"):
@@ -128,14 +128,14 @@ def read_log(text: str) -> Log:
 
 
 def _clean(text: str) -> str:
-    """The text with plain line ends and without terminal codes and unprintable characters."""
+    """Return a text with plain line ends, without terminal codes and unprintable characters."""
     text = TERMINAL_CODES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     text = LONE_SURROGATES.sub("\ufffd", CONTROL_CHARACTERS.sub("", text))
     return BLANK_LINES.sub("\n\n", text)
 
 
 def _pieces(line: str) -> list[str]:
-    """A line, or the pieces of a long one; later pieces are indented, so none names an error."""
+    """Cut a long line into pieces; later pieces are indented, so that none names an error."""
     if len(line) <= MAX_LINE_CHARS:
         return [line]
     starts = range(0, len(line), MAX_LINE_CHARS - LINE_OVERLAP_CHARS)
@@ -165,7 +165,7 @@ def _chains(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _exception_line(lines: Sequence[str], start: int) -> int | None:
-    """The line that names the exception: the first that is not indented and looks like one."""
+    """Return the line that names the exception: the first not indented that looks like one."""
     for number in range(start, len(lines)):
         if EXCEPTION_LINE.fullmatch(lines[number].removeprefix("E   ")):
             return number
@@ -173,7 +173,7 @@ def _exception_line(lines: Sequence[str], start: int) -> int | None:
 
 
 def _message(lines: Sequence[str], start: int) -> tuple[str, int]:
-    """The message that begins at a line, as one line, and the number of the line after it."""
+    """Return the message that begins at a line, and the number of the line after it."""
     taken = [lines[start].strip()]
     number = start + 1
     while number < min(len(lines), start + MAX_MESSAGE_LINES):

@@ -37,7 +37,7 @@ class Search:
         self._conditions: dict[tuple[str, frozenset[tuple[str, Value]]], bool] = {}
 
     def best_match(self) -> Match | None:
-        """The best match: tracebacks first, then named errors, then any line, then warnings."""
+        """Return the best match: tracebacks, then named errors, then any line, then warnings."""
         possible = [
             (cause, message)
             for cause in CAUSES.values()
@@ -56,7 +56,7 @@ class Search:
         )
 
     def _first(self, texts: Iterable[str], candidates: Sequence[Candidate]) -> Match | None:
-        """The first candidate that is found in one of the texts and whose condition holds."""
+        """Return the first candidate that is in one of the texts and whose condition holds."""
         for text in texts if candidates else ():
             for cause, message in candidates:
                 found = message.regex.search(text)
@@ -68,7 +68,7 @@ class Search:
         return None
 
     def _holds(self, cause: Cause, context: Context) -> bool:
-        """Whether the condition of a cause holds, decided once for equal values."""
+        """Return whether the condition of a cause holds, decided once for equal values."""
         if cause.only_if is None:
             return True
         key = (cause.code, frozenset(context.values.items()))
@@ -78,7 +78,7 @@ class Search:
 
 
 def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
-    """The cause of the failure that a text reports, or that it is unknown."""
+    """Return the cause of the failure that a text reports, or that it is unknown."""
     log = read_log(text)
     match = Search(log, shapes or {}).best_match()
     if match is None:
@@ -100,7 +100,7 @@ def explain_text(text: str, shapes: Shapes | None = None) -> Explanation:
 
 
 def _values(found: re.Match[str]) -> dict[str, Value]:
-    """The named values of a message: whole numbers, else text, cut short."""
+    """Return the named values of a message: whole numbers, else text, cut short."""
     values: dict[str, Value] = {}
     for name, text in found.groupdict().items():
         if text is not None:
@@ -111,7 +111,7 @@ def _values(found: re.Match[str]) -> dict[str, Value]:
 
 
 def _excerpt(message: str, start: int) -> str:
-    """The part of a long message around what was found."""
+    """Return the part of a long message around what was found."""
     if len(message) <= MAX_EVIDENCE_CHARS:
         return message
     begin = max(0, min(start - 60, len(message) - MAX_EVIDENCE_CHARS))

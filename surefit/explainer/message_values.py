@@ -35,7 +35,8 @@ def read_decimal(text: str) -> float | None:
 
 
 def factor(whole: int, part: int) -> int | None:
-    """How many times `part` goes into `whole`, or None unless it does exactly, twice or more.
+    """Return how many times `part` goes into `whole`, or None unless it does exactly, twice or
+    more.
 
     >>> factor(640, 32), factor(640, 33), factor(640, 640), factor(640, 0)
     (20, None, None, None)
@@ -83,12 +84,12 @@ class Dtype:
 
     @property
     def is_half(self) -> bool:
-        """Whether it is one of the two 16-bit floating-point dtypes."""
+        """Return whether it is one of the two 16-bit floating-point dtypes."""
         return self.name in ("torch.float16", "torch.bfloat16")
 
 
 def read_dtype(spelling: str) -> Dtype | None:
-    """The dtype that a message spells; None if it spells none.
+    """Return the dtype that a message spells; None if it spells none.
 
     >>> read_dtype("c10::BFloat16")
     Dtype(name='torch.bfloat16', kind='floating-point', device='')
@@ -115,7 +116,7 @@ USUAL_BATCH_SIZES = tuple(2**power for power in range(10, 0, -1))
 
 
 def conclusions(context: Context) -> list[str]:
-    """Conclusions from `(rows×features and in_features×out_features)` and the rest of the text."""
+    """Conclude from `(rows×features and in_features×out_features)` and the rest of the text."""
     rows, features = context.number("rows"), context.number("features")
     in_features, out_features = context.number("in_features"), context.number("out_features")
     if rows is None or features is None or in_features is None or out_features is None:
@@ -146,7 +147,7 @@ def explain_product(
     batch_sizes: Sequence[int] = (),
     lengths: Sequence[int] = (),
 ) -> list[str]:
-    """Explanations of `(rows×features) @ (in_features×out_features)`, the most likely first.
+    """Explain `(rows×features) @ (in_features×out_features)`, the most likely cause first.
 
     `batch_sizes` and `lengths` (of sequences) are those that the text names. nn.Linear flattens all
     leading axes, so `rows` is a batch size times a sequence length.
@@ -180,7 +181,7 @@ def explain_product(
 def _relation(
     rows: int, features: int, in_features: int, out_features: int, batch_sizes: Sequence[int]
 ) -> list[str]:
-    """How the feature size of the input and that of the layer are related, if they are."""
+    """Return how the feature size of the input and that of the layer are related, if they are."""
     length = factor(features, in_features)
     if length is not None:
         return [
@@ -238,7 +239,7 @@ def _memory(rows: int, features: int) -> list[str]:
 
 
 def _known_input(context: Context, rows: int, features: int) -> tuple[int, ...] | None:
-    """A tensor of the failing frames with that feature size and that product of leading axes."""
+    """Return a tensor of the frames with that feature size and that product of leading axes."""
     for shape in context.shapes.values():
         if len(shape) >= 2 and shape[-1] == features and prod(shape[:-1]) == rows:
             return shape

@@ -6,7 +6,7 @@ decides: images of many channels, vectors and sequences have one axis more than 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.data.cache import fingerprint
-from surefit.data.column_types import CHANNELS, array_rank, is_array, is_number
+from surefit.data.column_types import array_rank, is_array, is_number
 from surefit.data.formats.numpy_files import ragged_column, to_arrow
 from surefit.data.row_arrays import row_shape
 from surefit.data.table import Source, Table
 from surefit.findings import Finding, note
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import layout_of
 
 Shape = tuple[int, ...]
 
 
-def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
-    """The table with one row per file, where the array of each file is one; else as it is."""
-    role = next((role for role in ("image", "features") if role in encoder.roles), None)
-    column = None if role is None else encoder.roles[role]
+def join_parts(
+    table: Table, encoder: Encoder, is_row: Callable[[Shape], bool], role: str
+) -> tuple[Table, list[Finding]]:
+    """Return table with one row per file, where the array of each file is one; else as it is."""
+    column = encoder.roles[role]
     are_arrays = all(Path(source.file).suffix == ".npy" for source in table.sources)
-    if column is None or column not in table.columns or not are_arrays:
+    if column not in table.columns or not are_arrays:
         return table, []
     sides = _sides(table, column)
     starts = [source.first_row for source in table.sources]
@@ -38,7 +38,7 @@ def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
     if sides is None or not all(counts):
         return table, []
     shapes = [(count, *sides) for count in counts]
-    if not all(_is_row(shape, role == "image", encoder) for shape in shapes):
+    if not all(map(is_row, shapes)):
         return table, []
     arrow = table.arrow.take(starts)
     place = arrow.column_names.index(column)
@@ -53,7 +53,7 @@ def join_parts(table: Table, encoder: Encoder) -> tuple[Table, list[Finding]]:
 
 
 def _sides(table: Table, column: str) -> Shape | None:
-    """The sizes of a row's axes, if all rows have the same; a number has none."""
+    """Return the sizes of a row's axes, if all rows have the same; a number has none."""
     kind = table.column_type(column)
     if is_number(kind):
         return ()
@@ -62,23 +62,6 @@ def _sides(table: Table, column: str) -> Shape | None:
     sizes = [axis.size for axis in row_shape(table, column).axes]
     known = tuple(size for size in sizes if size)
     return known if len(known) == len(sizes) else None
-
-
-def _is_row(shape: Shape, is_image: bool, encoder: Encoder) -> bool:
-    """Whether the array of a file has the shape of one row, and its parts cannot be rows."""
-    if is_image:
-        form = encoder.input.pixels
-        if form is None or len(shape) != 3 or form.channels in CHANNELS:
-            return False  # a plane is a gray image
-        return form.place.is_first(shape) is not None
-    layout, width, features = layout_of(encoder), encoder.input.width, encoder.input.features
-    if layout.vector:
-        return shape == (width,)
-    as_stored = layout.width is None and layout.places is None and not layout.drop
-    longest = 1 if features is None else features.longest
-    is_sequence = as_stored and not layout.transposed and longest > 1
-    predicting = encoder.predicting  # evaluated rows have their labels
-    return predicting and is_sequence and len(shape) == 2 and shape[1] == width
 
 
 def _joined(table: Table, column: str, shapes: Sequence[Shape]) -> pa.Array:

@@ -27,7 +27,7 @@ from surefit.inputs.encoded_row import RowFaultError
 
 
 def row_length(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
-    """The sequence length of a row; 1 if it has no sequence."""
+    """Return the sequence length of a row; 1 if it has no sequence."""
     lead = lead_column(columns)
     if lead in RECORDED:
         place = fields[lead].time_axis
@@ -36,7 +36,7 @@ def row_length(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> int:
 
 
 def second_sequence(fields: Mapping[str, Field]) -> str | None:
-    """The column of the target sequence, for rows with a source and a target."""
+    """Return the column of the target sequence, for rows with a source and a target."""
     return next((n for n, spec in fields.items() if spec.axes[:1] == ("target_time",)), None)
 
 
@@ -45,7 +45,7 @@ def cast_columns(
     fields: Mapping[str, Field],
     column_of: Callable[[str], str] = str,
 ) -> dict[str, npt.NDArray[Any]]:
-    """The row's columns in the dtypes of their Fields; a RowFaultError if one does not fit.
+    """Return the row's columns in the dtypes of their Fields; a RowFaultError if one does not fit.
 
     `column_of` returns the user's name of a column, for messages.
     """
@@ -78,7 +78,7 @@ def cast_columns(
 
 
 def _as_array(given: Any, spec: Field, name: str, shown: str) -> npt.NDArray[Any]:
-    """The value as an array of numbers with the axes of its Field."""
+    """Return the value as an array of numbers with the axes of its Field."""
     try:
         value = np.asarray(given)
     except ValueError:
@@ -95,7 +95,7 @@ def _as_array(given: Any, spec: Field, name: str, shown: str) -> npt.NDArray[Any
 
 
 def _cast(value: npt.NDArray[Any], spec: Field, name: str, shown: str) -> npt.NDArray[Any]:
-    """The array in the dtype of its Field, which must be able to hold every value."""
+    """Return the array in the dtype of its Field, which must be able to hold every value."""
     with np.errstate(over="ignore"):
         narrow = value.astype(spec.numpy_dtype) if spec.numpy_dtype.kind == "f" else value
     if value.dtype.kind == "f" and not np.isfinite(narrow).all():

@@ -25,12 +25,12 @@ from surefit.errors import FindingError
 from surefit.findings import rule
 from surefit.forked_map import forked_map, num_children
 from surefit.gigabytes import free_bytes, show_size
+from surefit.inputs.batch_tokenizing import Tokenized, plain_backend
 from surefit.inputs.casting import row_length, second_sequence
-from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError
 from surefit.inputs.row_encoder import Begun, RowEncoder
 from surefit.inputs.store import Store, StoreWriter, new_store
 from surefit.inputs.tally import Faults, Tally
-from surefit.inputs.text.batch_tokenizing import Tokenized, plain_backend
 from surefit.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ CHUNK_FILES = 16
 TEXTS_PER_FILE = 50
 """How many texts are tokenized in the time that one image or recording is decoded in."""
 
-Copy = tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]
+Copy = tuple[int, tuple[EncodedRow, ...] | RowFaultError, bool]
 Made = tuple[tuple[EncodedRow, ...], list[Copy]] | RowFaultError
 """The blocks of a row and its augmented copies, or why there are none."""
 Chunk = list[tuple[int, Made]]
@@ -94,7 +94,7 @@ def encoded_chunks(
 
 
 def num_in_chunk(sizes: Iterable[int]) -> int:
-    """How many rows are encoded together, if encoded rows have these sizes in bytes.
+    """Return how many rows are encoded together, if encoded rows have these sizes in bytes.
 
     >>> num_in_chunk([600_000, 0]), num_in_chunk([12_000]), num_in_chunk([])
     (6, 256, 256)
@@ -103,7 +103,7 @@ def num_in_chunk(sizes: Iterable[int]) -> int:
 
 
 def _num_bytes(encoded: tuple[int, Made]) -> int:
-    """The size of an encoded row and its augmented copies; 0 for one that is dropped."""
+    """Return the size of an encoded row and its augmented copies; 0 for one that is dropped."""
     made = encoded[1]
     if isinstance(made, Exception):
         return 0
@@ -161,7 +161,7 @@ def _finish(
         return failure
 
 
-FORMAT = 4
+FORMAT = 5
 """Changes with what a Store holds and notes about its rows."""
 
 
@@ -171,7 +171,7 @@ def encode_key(
     encode: RowEncoder,
     copies: AugmentedCopies | None = None,
 ) -> str:
-    """A key that changes with everything that the encoded rows depend on."""
+    """Return a key that changes with everything that the encoded rows depend on."""
     encoder = encode.encoder
     code = (encode.encode, encode.count_targets, *(copies.code() if copies else ()))
     return fingerprint(
@@ -188,7 +188,7 @@ def encode_key(
 
 
 def code_key(function: Callable[..., Any]) -> str:
-    """A key that changes with the code that encodes rows, so that no stale cache is read.
+    """Return a key that changes with the code that encodes rows, so that no stale cache is read.
 
     Simple values that a function closes over count as its code. Without source, every key is new.
     """
@@ -248,7 +248,7 @@ def check_room(
 
 
 def _mean_bytes(table: Table, rows: npt.NDArray[np.int64], encode: RowEncoder) -> float:
-    """The mean size of these rows in a Store; rows that are dropped or faulty take nothing."""
+    """Return mean size of these rows in a Store; rows that are dropped or faulty take nothing."""
     total = 0
     for raw in table.rows(rows.tolist()):
         try:
@@ -308,12 +308,12 @@ def _write(
                 progress(done, len(rows))
                 done += len(chunk)
                 for number, made in chunk:
-                    if isinstance(made, SkipRowError):
-                        tally.drop_row(number, made)
-                    elif isinstance(made, RowFaultError):
-                        faults.add(number, made)
-                    else:
+                    if not isinstance(made, RowFaultError):
                         append(number, tally.add_row(number, *made))
+                    elif made.reason:
+                        tally.drop_row(number, made)
+                    else:
+                        faults.add(number, made)
         progress(len(rows), len(rows))
         found = faults.findings()
         if found:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.errors import SurefitError, describe_error
 from surefit.findings import NOTE, Rule, rule
-from surefit.inputs.text.batch_tokenizing import Text, Tokenized
+from surefit.inputs.batch_tokenizing import Text, Tokenized
 
 if TYPE_CHECKING:
     from surefit.inputs.encoder import Encoder
@@ -32,7 +32,7 @@ class DropReason(StrEnum):
     fix: str
 
     def __new__(cls, key: str, phrase: str, fix: str) -> DropReason:
-        """A member with what messages say about its rows."""
+        """Return a member with what messages say about its rows."""
         member = str.__new__(cls, key)
         member._value_, member.phrase, member.fix = key, phrase, fix
         return member
@@ -85,6 +85,16 @@ class DropReason(StrEnum):
         "with an answer that is marked as bad",
         "Remove SF131 from accept if bad answers should stop the run.",
     )
+    TEST_PART = (
+        "test_row",
+        "for testing",
+        "Train on them as well: split.column=none.",
+    )
+    IN_GAP = (
+        "in_gap",
+        "in the gap before the validation set",
+        "Set a smaller split.gap.",
+    )
     HELD_OUT = (
         "validation_row",
         "with the input of a validation row",
@@ -106,7 +116,7 @@ def phrase_of(reason: str) -> str:
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """How many rows are dropped for each reason.
+    """Return how many rows are dropped for each reason.
 
     >>> describe_counts({"empty": 2, "no_label": 1, "too short": 3000})
     '2 empty, 1 without a label, 3,000 too short'
@@ -130,8 +140,8 @@ OVERLONG_ROW = rule(
 class RowFaultError(Exception):
     """What is wrong with a row: the Rule it breaks, the message, and the column.
 
-    Raised, it refuses the data, unless it is a SkipRowError. A row that is used nevertheless
-    carries such faults.
+    Raised, it refuses the data, or, with a `reason`, drops the row (see `drop_row`). A row that is
+    used nevertheless carries such faults.
     """
 
     rule: Rule
@@ -142,28 +152,10 @@ class RowFaultError(Exception):
     """That of the row among those that were fitted on, if it is not the last one read."""
     counted: bool = False
     """Whether the message is about all rows like it: they are counted, and three are named."""
-
-    def __str__(self) -> str:
-        return self.message
-
-
-class SkipRowError(RowFaultError):
-    """A fault for which one row is dropped: the reason that it is counted under.
-
-    The tasks of surefit use a DropReason. Another task may use any text; messages quote it. With a
-    Rule, the fault is a Finding as well; `also` are others.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        rule: Rule = NOTE,
-        message: str = "",
-        column: str | None = None,
-        also: tuple[RowFaultError, ...] = (),
-    ) -> None:
-        super().__init__(rule, message, column)
-        self.reason, self.also = reason, also
+    reason: str = ""
+    """Why the row is dropped, as the ledger counts it; empty where it is not."""
+    also: tuple[RowFaultError, ...] = ()
+    """Other faults of a row that is dropped."""
 
     @property
     def faults(self) -> tuple[RowFaultError, ...]:
@@ -171,7 +163,22 @@ class SkipRowError(RowFaultError):
         return (self, *self.also) if self.message else self.also
 
     def __str__(self) -> str:
-        return f"{self.reason}: {self.message}" if self.message else self.reason
+        return ": ".join(filter(None, (self.reason, self.message)))
+
+
+def drop_row(
+    reason: str,
+    rule: Rule = NOTE,
+    message: str = "",
+    column: str | None = None,
+    also: tuple[RowFaultError, ...] = (),
+) -> RowFaultError:
+    """Return the fault to raise so that one row is dropped, counted under the reason.
+
+    The tasks of surefit use a DropReason. Another task may use any text; messages quote it. With a
+    Rule, the fault is a Finding as well.
+    """
+    return RowFaultError(rule, message, column, reason=reason, also=also)
 
 
 class NamingOwnCode:
@@ -202,7 +209,7 @@ class NamingOwnCode:
             return
         name = getattr(function, "__qualname__", type(function).__name__)
         message = f"{module}.{name} raised {describe_error(error)}"[:300]
-        fix = f"Repair {name}, or let it raise SkipRowError for rows to be dropped."
+        fix = f"Repair {name}, or let it raise drop_row(reason) for rows to be dropped."
         raise RowFaultError(USER_DATA_CODE_FAILED, message, fix=fix) from error
 
 
@@ -252,7 +259,7 @@ class Encoding:
 
 
 def encoded(columns: Mapping[str, Any], truncated: int = 0, learns_eos: bool = False) -> Encoding:
-    """The Encoding of a row that has no text to tokenize."""
+    """Return the Encoding of a row that has no text to tokenize."""
     row = Encoded(columns, truncated, learns_eos)
     return Encoding(lambda tokens: row)
 
@@ -262,7 +269,7 @@ EncodeRow = Callable[[Mapping[str, Any], "Encoder"], Encoding | Mapping[str, Any
 
 
 def is_overlong(length: int, encoder: Encoder) -> bool:
-    """Whether a row of so many tokens is over the limit."""
+    """Return whether a row of so many tokens is over the limit."""
     return encoder.max_length is not None and length > encoder.max_length
 
 
@@ -280,7 +287,7 @@ def refuse_overlong(
         message = f"{length} {unit}, but {limit}"
         raise RowFaultError(OVERLONG_ROW, message, column)
     if policy == "drop":
-        raise SkipRowError(DropReason.OVERLONG)
+        raise drop_row(DropReason.OVERLONG)
 
 
 @dataclass(frozen=True)
@@ -295,5 +302,5 @@ class EncodedRow:
     faults: tuple[RowFaultError, ...] = ()
 
     def content(self) -> bytes:
-        """The values of all columns, to compare rows."""
+        """Return the values of all columns, to compare rows."""
         return b"\0".join(np.ascontiguousarray(value).tobytes() for value in self.columns.values())

@@ -94,7 +94,7 @@ class Encoder:
     @cached_property
     def first_ids(self) -> list[int]:
         """The tokens that start a text: bos if the tokenizer adds it."""
-        from surefit.inputs.text.tokenizer import adds_bos
+        from surefit.inputs.tokenizer import adds_bos
 
         return [self.tokenizer.bos_token_id] if adds_bos(self.tokenizer) else []
 
@@ -114,7 +114,7 @@ class Encoder:
         return [] if self.eos_id is None else [self.eos_id]
 
     def column_of(self, name: str) -> str:
-        """The user's column of a role or of a column in a batch; else the name itself.
+        """Return the user's column of a role or of a column in a batch; else the name itself.
 
         A field of its objects keeps its name: `messages.image` is `conversations.image`.
         """
@@ -124,12 +124,12 @@ class Encoder:
         return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
 
     def without(self, targets: Iterable[str]) -> Encoder:
-        """The Encoder for rows to predict for, which do not need the targets."""
+        """Return the Encoder for rows to predict for, which do not need the targets."""
         roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
         return replace(self, roles=roles).with_settings(predicting=True)
 
     def with_settings(self, **settings: Any) -> Encoder:
-        """The Encoder with other settings."""
+        """Return the Encoder with other settings."""
         return replace(self, settings=replace(self.settings, **settings))
 
     @cached_property
@@ -140,7 +140,7 @@ class Encoder:
         return folded, exact
 
     def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row by role; other columns only if the model or the task reads them."""
+        """Return the row by role; other columns only if the model or the task reads them."""
         folded, exact = self._missing
         blank = [name for name, known in folded.items() if is_missing(row.get(name), known)]
         blank += [name for name, known in exact.items() if str(row.get(name)).strip() in known]
@@ -152,7 +152,7 @@ class Encoder:
         return {**kept, **read}
 
     def state(self) -> dict[str, Any]:
-        """All but the tokenizer, as JSON."""
+        """Return all but the tokenizer, as JSON."""
         return {
             "format_version": FORMAT_VERSION,
             "task": self.task,
@@ -190,14 +190,14 @@ def load_encoder(folder: Path, trust_remote_code: bool = False) -> Encoder:
     """Read an Encoder that `save` wrote; its tokenizer's own code runs only if it is trusted."""
     encoder, tokenizer = read_encoder(folder), None
     if (folder / "tokenizer_config.json").is_file():
-        from surefit.inputs.text.tokenizer import load_tokenizer
+        from surefit.inputs.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(folder), trust_remote_code)
     return replace(encoder, tokenizer=tokenizer)
 
 
 def read_encoder(folder: Path) -> Encoder:
-    """All but the tokenizer of an Encoder that `save` wrote."""
+    """Return all but the tokenizer of an Encoder that `save` wrote."""
     path = folder / FILE
     if not path.is_file():
         raise UsageError(

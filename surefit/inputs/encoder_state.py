@@ -29,6 +29,16 @@ PLAIN = ClassLoss()
 
 
 @dataclass(frozen=True)
+class Preference:
+    """How preferences become a loss."""
+
+    method: str = "dpo"
+    beta: float = 0.1
+    gamma: float = 0.0
+    """The margin that SimPO asks for."""
+
+
+@dataclass(frozen=True)
 class KnownTokens:
     """Token ids that come from the model or from the data, not from the tokenizer."""
 
@@ -58,6 +68,10 @@ class Settings:
     """The template that the user names, or its Jinja text."""
     label_separator: str | None = None
     """The sign between the classes of one text that the user names, or `none`."""
+    label_order: tuple[ClassName, ...] = ()
+    """The classes from the lowest to the highest, as the user orders them."""
+    box_format: str | None = None
+    """The format of boxes that the user names."""
     blank_is_none: bool = False
     """Whether a blank label means that no class applies, where a row may have several."""
     step_labels: str | None = None
@@ -67,8 +81,13 @@ class Settings:
     outputs: str | int | None = None
     """Which output of the module is used."""
     loss: ClassLoss = PLAIN
+    preference: Preference | None = None
     generate: Mapping[str, Any] | None = None
     """What text is generated with: settings of transformers' GenerationConfig."""
+    answer_tokens: int | None = None
+    """Tokens that nearly all answers of the training rows have at most."""
+    system: str | None = None
+    """A system prompt for the dialogues that are predicted for."""
     tokens: KnownTokens = KnownTokens()
     predicting: bool = False
     """Whether rows are read to predict for, without their targets."""
@@ -144,6 +163,12 @@ class FittedInput:
     """The most common shape of a row in each column of the task `custom`."""
 
     @property
+    def statistics(self) -> FeatureStatistics:
+        """Sizes and statistics of features, once they are fitted."""
+        assert self.features is not None
+        return self.features
+
+    @property
     def width(self) -> int | None:
         """The feature size: of features, else of the vector that a row of a table becomes."""
         if self.features is not None:
@@ -179,6 +204,15 @@ class MaskClasses:
 
 
 @dataclass(frozen=True)
+class BoxFormat:
+    """What the four numbers of a box are: `xyxy`, `xywh` or `cxcywh`."""
+
+    order: str = "xyxy"
+    relative: bool = False
+    """Whether they are shares of the image's sides, not pixels."""
+
+
+@dataclass(frozen=True)
 class NumberScales:
     """Mean and standard deviation of each number that is predicted; names if there are several."""
 
@@ -202,5 +236,6 @@ class FittedTarget:
 
     classes: ClassLabels | None = None
     masks: MaskClasses | None = None
+    boxes: BoxFormat | None = None
     numbers: NumberScales | None = None
     masking: MaskingTokens | None = None

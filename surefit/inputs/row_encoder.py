@@ -10,6 +10,7 @@ from typing import Any
 from surefit.batches.field import Field
 from surefit.data.column_values import is_good
 from surefit.data.data_rules import UNREADABLE_MEDIA
+from surefit.inputs.batch_tokenizing import Tokenized, tokenize_rows
 from surefit.inputs.casting import cast_columns
 from surefit.inputs.encoded_row import (
     DropReason,
@@ -19,11 +20,10 @@ from surefit.inputs.encoded_row import (
     Encoding,
     NamingOwnCode,
     RowFaultError,
-    SkipRowError,
+    drop_row,
     encoded,
 )
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.batch_tokenizing import Tokenized, tokenize_rows
 
 Row = Mapping[str, Any]
 
@@ -46,8 +46,8 @@ class RowEncoder:
 
     A row is one EncodedRow, or several blocks if the task splits it. A block may be without a
     target, but not all blocks of a row.
-    A row that cannot be encoded raises RowFaultError, a row that is dropped SkipRowError. Rows to
-    predict for need no targets.
+    A row that cannot be encoded, or is dropped, raises RowFaultError. Rows to predict for need no
+    targets.
     """
 
     encode: EncodeRow
@@ -79,32 +79,32 @@ class RowEncoder:
         marked = self.encoder.settings.kept_where or ""  # where answers are called bad
         try:
             if marked in raw and self.needs_targets and is_good(raw[marked]) is not True:
-                raise SkipRowError(DropReason.BAD_ANSWER)
+                raise drop_row(DropReason.BAD_ANSWER)
             encoding = self._begin(row)
             return Begun(row, {**extras, **self._further(raw)}, encoding)
         except RowFaultError as failure:
             return Begun(row, extras, failure=failure)
 
     def tokenize(self, rows: Sequence[Begun]) -> list[list[Tokenized]]:
-        """The tokens of the texts of each row; a fast tokenizer uses every core."""
+        """Return the tokens of the texts of each row; a fast tokenizer uses every core."""
         return tokenize_rows([row.encoding for row in rows], self.encoder.tokenizer)
 
     def finish(self, begun: Begun, tokens: list[Tokenized]) -> tuple[EncodedRow, ...]:
-        """The encoded row, once its texts are tokenized; raises what failed."""
+        """Return the encoded row, once its texts are tokenized; raises what failed."""
         if begun.encoding is None:
             assert begun.failure is not None
             raise begun.failure
         return self._finish(begun.encoding, tokens, begun.extras)
 
     def _further(self, raw: Row) -> Row:
-        """Further columns of a role, each encoded as if it were the only one."""
+        """Return further columns of a role, each encoded as if it were the only one."""
         made = {}
         for column, encoder in self.encoder.further.items():
             try:
                 block = self._begin(encoder.read(raw), encoder).finish([])
-            except SkipRowError:
-                raise
             except RowFaultError as fault:
+                if fault.reason:
+                    raise
                 message = f"column {column!r}: {fault.message}"
                 raise RowFaultError(fault.rule, message, column, fault.fix) from None
             assert isinstance(block, Encoded), "no input of this kind is split"
@@ -118,7 +118,7 @@ class RowEncoder:
                 made = self.encode(row, encoder)
         except RowFaultError as fault:
             if fault.rule is UNREADABLE_MEDIA and encoder.settings.on_bad_file == "skip":
-                raise SkipRowError(DropReason.BAD_FILE) from None
+                raise drop_row(DropReason.BAD_FILE) from None
             raise
         return made if isinstance(made, Encoding) else encoded(made)
 
@@ -133,7 +133,7 @@ class RowEncoder:
         if self.needs_targets and not any(block.num_targets for block in blocks):
             labels = self.fields.get("labels")
             by_token = "input_ids" in self.fields and labels is not None and labels.rank > 0
-            raise SkipRowError(DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET)
+            raise drop_row(DropReason.NO_LABELLED_TOKEN if by_token else DropReason.NO_TARGET)
         return blocks
 
     def _cast(self, row: Encoded, extras: Row) -> EncodedRow:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -99,11 +100,11 @@ class Store:
                 )
 
     def row(self, index: int) -> dict[str, Array]:
-        """One encoded row: per column, an array over the values on disk."""
+        """Return one encoded row: per column, an array over the values on disk."""
         return {name: self.value(name, index) for name in self.fields}
 
     def value(self, name: str, index: int) -> Array:
-        """One column of one row."""
+        """Return one column of one row."""
         values = self._values[name]
         if not self.fields[name].rank:
             return np.asarray(values[index])
@@ -112,17 +113,17 @@ class Store:
         return flat.reshape(self._shapes[name][index]) if name in self._shapes else flat
 
     def values(self, name: str) -> Array:
-        """All values of a column, concatenated."""
+        """Return all values of a column, concatenated."""
         return self._values[name]
 
     def joined(self, name: str, indices: Sequence[int] | Array) -> Array:
-        """The values of a column in some rows, concatenated."""
+        """Return the values of a column in some rows, concatenated."""
         if not self.fields[name].rank:
             return np.asarray(self._values[name][indices])
         return np.concatenate([self.value(name, int(index)).ravel() for index in indices])
 
     def offsets(self, name: str) -> Array:
-        """Where each row of a column starts in its values, and the end of the last row."""
+        """Return where each row of a column starts in its values, and the end of the last row."""
         return self._offsets[name]
 
     def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
@@ -140,6 +141,14 @@ class Store:
             else:
                 found[name] = list(values[chosen])
         return found
+
+    def with_columns(self, columns: Mapping[str, Array]) -> Store:
+        """Return the Store with further columns of one number per row, which are in memory."""
+        other = copy(self)
+        numbers = {name: Field((), str(values.dtype)) for name, values in columns.items()}
+        other.fields = {**self.fields, **numbers}
+        other._values = {**self._values, **columns}
+        return other
 
     def rows(self, indices: Sequence[int] | Array) -> list[dict[str, Array]]:
         """Several encoded rows."""
@@ -235,7 +244,7 @@ def new_store(
 
 
 def map_array(path: Path, dtype: np.dtype[Any]) -> Array:
-    """A file of numbers as an array that stays on disk."""
+    """Return a file of numbers as an array that stays on disk."""
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     # A plain array over the mapped file: slicing a memmap takes ten times as long.

@@ -9,7 +9,7 @@ from typing import Any
 
 from surefit.data.table import Table
 from surefit.findings import NOTE, RULES, Finding
-from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError
 from surefit.inputs.encoder import Encoder
 
 NAMED_ROWS = 3
@@ -38,22 +38,23 @@ class Faults:
         self.counts[key] += 1
 
     def state(self) -> list[list[Any]]:
-        """The counts as JSON values."""
+        """Return the counts as JSON values."""
         return [
-            [rows, *key, each.message, each.fix, each.counted, self.counts[key]]
+            [rows, *key, each.message, each.fix, each.counted, each.reason, self.counts[key]]
             for key, (rows, each) in self.first.items()
         ]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
         """Add the saved state of other rows."""
-        for rows, code, column, message, fix, counted, count in state:
-            fault = RowFaultError(RULES.get(code, NOTE), message, column, fix, counted=counted)
+        for rows, code, column, message, fix, counted, reason, count in state:
+            broken = RULES.get(code, NOTE)
+            fault = RowFaultError(broken, message, column, fix, counted=counted, reason=reason)
             own, _ = self.first.setdefault((code, column), ([], fault))
             own[:] = sorted({*own, *rows})[:NAMED_ROWS]
             self.counts[code, column] += count
 
     def findings(self, num_rows: int | None = None) -> list[Finding]:
-        """One Finding per kind of fault; `num_rows` is the number of rows that were read."""
+        """Return one Finding per kind of fault; `num_rows` is the number of rows that were read."""
         found = []
         for key, (rows, fault) in self.first.items():
             where = self.table.where(rows[0])
@@ -86,7 +87,7 @@ class Tally:
     dropped: dict[str, list[int]] = field(default_factory=dict)
     dropped_copies: Counter[str] = field(default_factory=Counter)
 
-    def drop_row(self, number: int, skip: SkipRowError) -> None:
+    def drop_row(self, number: int, skip: RowFaultError) -> None:
         """Count a row that is dropped."""
         self.dropped.setdefault(skip.reason, []).append(number)
         for fault in skip.faults:
@@ -96,7 +97,7 @@ class Tally:
         self,
         number: int,
         first: Blocks,
-        copies: Sequence[tuple[int, Blocks | SkipRowError, bool]],
+        copies: Sequence[tuple[int, Blocks | RowFaultError, bool]],
     ) -> list[tuple[int, EncodedRow]]:
         """Count a row and its augmented copies; return the blocks that are kept, by copy.
 
@@ -108,7 +109,7 @@ class Tally:
         made = [(0, first)]
         for copy, blocks, is_equal in copies:
             self.counts["equal_copies"] += is_equal
-            if isinstance(blocks, SkipRowError):
+            if isinstance(blocks, RowFaultError):
                 self.dropped_copies[blocks.reason] += 1
             else:
                 made.append((copy, blocks))
@@ -129,7 +130,7 @@ class Tally:
         return kept
 
     def notes(self) -> dict[str, Any]:
-        """The counts that a Store keeps."""
+        """Return the counts that a Store keeps."""
         return {
             "counts": dict(self.counts),
             "dropped": {reason: len(hit) for reason, hit in self.dropped.items()},
@@ -141,17 +142,19 @@ class Tally:
 
 def remark_findings(
     sides: Sequence[tuple[Table, Mapping[str, Any], int]], encoder: Encoder
-) -> list[Finding]:
-    """The findings about rows that are used or dropped, from each side's notes of its Store.
+) -> tuple[list[Finding], frozenset[str]]:
+    """Return the findings about rows that are used or dropped, from each side's notes of its Store;
+    and the codes of those for which rows are dropped.
 
     `sides` have their Table, the notes and the number of rows. Sides of one Table are counted
     together, as their rows were split by surefit.
     """
-    found: list[Finding] = []
+    found, dropping = list[Finding](), set[str]()
     for key in dict.fromkeys(table.key for table, _, _ in sides):
         same = [side for side in sides if side[0].key == key]
         faults = Faults(same[0][0], encoder)
         for _, notes, _ in same:
             faults.restore(notes["remarks"])
         found += faults.findings(sum(num_rows for _, _, num_rows in same))
-    return found
+        dropping |= {fault.rule.code for _, fault in faults.first.values() if fault.reason}
+    return found, frozenset(dropping)

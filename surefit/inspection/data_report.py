@@ -15,23 +15,22 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.data.column_types import FLOAT_NAMES, describe_type, is_array, is_list
-from surefit.data.data_rules import ROWS_RESHAPED
 from surefit.data.formats.numpy_files import map_npy, map_npz
 from surefit.data.formats.opened import Opened
 from surefit.data.open_data import files_of, open_table, opener_of
 from surefit.data.profile import Profile
 from surefit.data.remote_data import reading_once
 from surefit.data.roles import get_role, resolve_roles
-from surefit.data.row_arrays import row_shape
+from surefit.data.row_arrays import count_distinct
 from surefit.data.row_parts import hash_columns
 from surefit.data.table import Table
 from surefit.errors import FindingError
-from surefit.findings import Finding
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints, plan_layout, planned_axes
+from surefit.inputs.model_hints import Hints
 from surefit.printable import one_line, redact
 from surefit.progress import Progress, silent
 from surefit.targets.task_spec import TaskSpec, account_columns, describe_unused
+from surefit.tasks import INPUTS
 from surefit.tasks.choose_task import choose_task
 
 if TYPE_CHECKING:
@@ -60,33 +59,6 @@ class ColumnReport:
 
 
 @dataclass(frozen=True)
-class LayoutReport:
-    """How rows of features will be read; `fault` where that cannot be decided."""
-
-    column: str
-    rows: str
-    """The axes of a row as it is, such as [7…29, 12]."""
-    steps: list[int] | None  # shortest and longest
-    width: int | None
-    expects: str | None
-    """What the model expects, where one was given."""
-    fixes: list[str]
-    fault: str | None
-
-    def __str__(self) -> str:
-        lines = [f"\nlayout: rows of column {self.column!r} are {self.rows}"]
-        if self.steps is not None:
-            least, most = self.steps
-            steps = str(least) if least == most else f"{least} to {most}"
-            size = self.width or "differs from row to row"
-            lines.append(f"  read as   sequence length {steps}, feature size {size}")
-        if self.expects is not None:
-            lines.append(f"  model     {one_line(self.expects)}")
-        lines += [f"  fix       {one_line(fix)}" for fix in self.fixes]
-        return "\n".join([*lines, *([f"  unclear   {one_line(self.fault)}"] if self.fault else [])])
-
-
-@dataclass(frozen=True)
 class DataReport:
     """What is in a data set; prints itself."""
 
@@ -96,7 +68,8 @@ class DataReport:
     columns: list[ColumnReport]
     arrays: list[ArrayReport] = field(default_factory=list)
     """Arrays of numbers in the files, as they lie on disk."""
-    layout: LayoutReport | None = None
+    layout: Any = None
+    """How the input's rows will be read, where that depends on their axes."""
     task: str | None = None
     """The task that the columns suit, by which they have roles."""
     unclear: str | None = None
@@ -108,7 +81,7 @@ class DataReport:
         return {column.name: column.role for column in self.columns}
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as `inspect --json` prints it."""
+        """Return the report as `inspect --json` prints it."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -147,7 +120,7 @@ def _describe(column: ColumnReport) -> str:
 
 def inspect_table(table: Table, progress: Progress = silent) -> DataReport:
     """Report on each column by its Profile."""
-    duplicates = table.num_rows - len(np.unique(hash_columns(table, table.columns)))
+    duplicates = table.num_rows - count_distinct(hash_columns(table, table.columns))
     columns = []
     for number, name in enumerate(table.columns):
         progress("reading columns", number, len(table.columns))
@@ -208,7 +181,7 @@ def inspect_data(
 
 
 def look_at_files(data: Any, reading: Reading, progress: Progress = silent) -> list[ArrayReport]:
-    """The arrays of the files on disk; none for Python objects."""
+    """Return the arrays of the files on disk; none for Python objects."""
     paths = [data] if isinstance(data, str | Path) else data
     if not isinstance(paths, list | tuple) or not all(isinstance(p, str | Path) for p in paths):
         return []
@@ -223,21 +196,25 @@ def inspect_opened(
     asked: AskedReading = ANYTHING,
     progress: Progress = silent,
 ) -> DataReport:
-    """The report on a table that is open already."""
+    """Return the report on a table that is open already."""
     report = _with_roles(inspect_table(table, progress), table, asked, source)
-    column = asked.columns.get("features")
-    chosen = {"features": column} if column is not None else {}
-    roles = resolve_roles(table, ((get_role("features"),),), (get_role("mask"),), chosen)
-    if roles is None:
-        return replace(report, arrays=arrays)
-    layout = _layout(table, roles["features"], asked, source)
-    return replace(report, arrays=arrays, layout=layout)
+    for role, given in INPUTS.items():
+        if given.report_layout is None:
+            continue
+        chosen = {role: asked.columns[role]} if role in asked.columns else {}
+        roles = resolve_roles(table, ((get_role(role),),), (get_role("mask"),), chosen)
+        if roles is not None:
+            hints, expects = _expected(source)
+            hints = replace(hints, steps=asked.steps, width=asked.width)
+            layout = given.report_layout(table, roles[role], hints, expects)
+            return replace(report, arrays=arrays, layout=layout)
+    return replace(report, arrays=arrays)
 
 
 def _with_roles(
     report: DataReport, table: Table, asked: AskedReading, source: ModelSource | None
 ) -> DataReport:
-    """The report with the role of each column, as `check` gives it before anything is fitted."""
+    """Return report with the role of each column, as `check` gives it before anything is fitted."""
     heads = source.auto_classes if source is not None else None
     try:
         task, roles = choose_task(table, asked.task, asked.columns, heads)
@@ -249,36 +226,8 @@ def _with_roles(
     return replace(report, task=task.name, columns=columns)
 
 
-def _layout(
-    table: Table, column: str, asked: AskedReading, source: ModelSource | None
-) -> LayoutReport:
-    """How rows of features will be read, and why; what keeps them from it is `fault`."""
-    hints, expects = _expected(source)
-    shape = row_shape(table, column)
-    applied = [found for found in table.findings if found.code == ROWS_RESHAPED.code]
-    try:
-        layout, notes = plan_layout(
-            shape, replace(hints, steps=asked.steps, width=asked.width), column
-        )
-    except FindingError as error:
-        shown = [_shown(found) for found in applied]
-        fault = "; ".join(f"{found.message} {found.fix}" for found in error.findings)
-        return LayoutReport(column, str(shape), None, None, expects, shown, fault)
-    steps, width = planned_axes(shape, layout)
-    fixes = [_shown(found) for found in (*applied, *notes)]
-    if hints.hidden_size is not None and width.size is not None:
-        fixes.append(f"SF325 a projection maps feature size {width} to {hints.hidden_size}.")
-    return LayoutReport(
-        column, str(shape), [steps.least, steps.most], width.size, expects, fixes, None
-    )
-
-
-def _shown(found: Finding) -> str:
-    return f"{found.code} {found.message}"
-
-
 def _expected(source: ModelSource | None) -> tuple[Hints, str | None]:
-    """What a model expects of feature sequences, as hints and in words."""
+    """Return what a model expects of feature sequences, as hints and in words."""
     if source is None:
         return Hints(), None
     hints = source.hints()
@@ -403,7 +352,7 @@ def _flattened(column: pa.ChunkedArray) -> tuple[list[int | None], str, Chunks]:
 
 
 def describe_arrays(reports: Sequence[ArrayReport]) -> str:
-    """The reports as a table of plain text."""
+    """Return the reports as a table of plain text."""
     head = ("file", "array", "shape", "type", "range", "NaN")
     rows = [head, *(_cells(report) for report in reports if report.fault is None)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(head))]

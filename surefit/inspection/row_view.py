@@ -12,7 +12,7 @@ import numpy as np
 from surefit.batches.field import IGNORE_INDEX
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.inputs.encoded_row import EncodedRow, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import EncodedRow, RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.pipeline.accept import accept
@@ -42,24 +42,24 @@ class RowReading:
         return RowEncoder(task.encode, encoder, task.fields_for(encoder), task.count_targets)
 
     def place(self, row: int) -> int:
-        """The place of a training row in the Store, which has all that can be encoded."""
+        """Return the place of a training row in the Store, which has all that can be encoded."""
         assert self.augment is not None
         return int(np.flatnonzero(self.augment.train.source_row == row)[0])
 
     def side(self, row: int) -> str | None:
-        """The set that a row is in."""
+        """Return the set that a row is in."""
         if (self.train == row).any():
             return "training"
         return "evaluation" if (self.validation == row).any() else None
 
 
 def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
-    """The encoded columns of a row of the data, by name; why it is not used if it is dropped."""
+    """Return encoded columns of a row of the data, by name; why it is not used if it is dropped."""
     encoder, accepted = reading.encoder, accept(table, reading.task, reading.encoder).table
     shown: dict[str, Any] = {"row": row, "side": None}
     try:
         blocks = _encode(accepted, row, reading)
-    except SkipRowError as skip:
+    except RowFaultError as skip:
         why = skip.faults[0].message if skip.faults else None
         return {**shown, "dropped": skip.reason, **({"why": why} if why else {})}
     shown["side"] = reading.side(row)
@@ -99,15 +99,15 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
 def _encode(table: Table, row: int, reading: RowReading) -> tuple[EncodedRow, ...]:
     try:
         return reading.encode(table.row(row))
-    except SkipRowError:
-        raise
     except RowFaultError as fault:
+        if fault.reason:
+            raise
         where = table.where(row)
         raise fault.rule.error(f"row {row}: {fault.message}", where, fix=fault.fix) from None
 
 
 def _joined(blocks: Sequence[EncodedRow]) -> Mapping[str, Any]:
-    """The columns of a row; the sequences of its blocks are concatenated."""
+    """Return the columns of a row; the sequences of its blocks are concatenated."""
     first = blocks[0].columns
     if len(blocks) == 1:
         return first
@@ -157,12 +157,12 @@ def _full_kind(token: Mapping[str, Any]) -> str:
 def _with_truncated(
     tokens: list[dict[str, Any]], table: Table, row: int, reading: RowReading
 ) -> list[dict[str, Any]]:
-    """The tokens with those that the limit cut off, where they were."""
+    """Return the tokens with those that the limit cut off, where they were."""
     encoder = reading.encoder
     unlimited = replace(reading, encoder=replace(encoder, max_length=None))
     try:
         ids = np.asarray(_encode(table, row, unlimited)[0].columns["input_ids"])
-    except SkipRowError:
+    except RowFaultError:  # dropped: all others became errors
         return tokens
     kept = np.array([token["id"] for token in tokens])
     behind = _equal_from_start(ids[::-1], kept[::-1])

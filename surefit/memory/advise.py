@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.config import Lora
 from surefit.memory.limit import Limit
 from surefit.memory.predict_peak import base_bytes, peak_of, sharing_of, trace_batch, worst_batch
 from surefit.memory.trace_step import Traced
-from surefit.models.quantize import import_peft
+from surefit.models.call import is_transformers
+from surefit.models.lora import adapt
+from surefit.models.model_source import Built
 from surefit.models.sharding import can_shard, meta_copy
 from surefit.models.transformers_models import enable_checkpointing, supports_checkpointing
 from surefit.pipeline.pipeline import Job
@@ -137,26 +140,11 @@ def _model_changes(module: nn.Module) -> tuple[str, ...]:
     """
     saving = (CHECKPOINTING,) if supports_checkpointing(module) else ()
     whole = all(weight.requires_grad for weight in module.parameters())
-    adapts = whole and hasattr(module, "config") and _adaptable(module)
-    return (*saving, LORA) if adapts else saving
-
-
-def _adaptable(module: Any) -> list[str]:
-    """Return the names of the linear layers that get LoRA: all but the output embeddings."""
-    from torch import nn
-
-    last = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
-    parts = module.named_modules()
-    return [name for name, part in parts if isinstance(part, nn.Linear) and part is not last]
+    return (*saving, LORA) if whole and is_transformers(module) else saving
 
 
 def _add_lora(module: nn.Module) -> None:
-    import_peft()
-    from peft import LoraConfig
-
-    from surefit.models.lora import insert_adapters
-
-    insert_adapters(module, LoraConfig(r=LORA_RANK, target_modules=_adaptable(module)))
+    adapt(Built(module), Lora(r=LORA_RANK), None, None)
 
 
 MODEL_CHANGES: dict[str, Callable[[Any], None]] = {

@@ -55,7 +55,8 @@ class Limit:
         return max(self.bytes - self.used_bytes, 0)
 
     def shared_by(self, processes: int) -> Limit:
-        """The limit of each of the processes that a host would run; a device has one of them.
+        """Return the limit of each of the processes that a host would run; a device has one of
+        them.
 
         >>> Limit(8_000, "max_memory_gb").shared_by(4).bytes
         8000
@@ -90,7 +91,8 @@ class CgroupTree:
     membership: Path = Path("/proc/self/cgroup")
 
     def limits(self) -> list[tuple[int, int | None]]:
-        """Every memory limit that binds this process, and what its group uses, None if unknown.
+        """Return every memory limit that binds this process, and what its group uses, None if
+        unknown.
 
         Empty outside Linux and without limits.
         """
@@ -120,7 +122,7 @@ def _used_bytes(file: Path, keys: tuple[str, ...]) -> int | None:
 
 
 def _with_ancestors(path: str) -> Iterator[str]:
-    """A group and the groups around it, the root last.
+    """Yield a group and the groups around it, the root last.
 
     In a container the path is often that of the host. Its folders do not exist inside, but the
     root does: it is the container's own group.
@@ -147,7 +149,7 @@ def find_limit(
     host: bool = False,
     cgroups: CgroupTree = _THIS_SYSTEM,
 ) -> Limit:
-    """The memory limit of a run.
+    """Return the memory limit of a run.
 
     `device_memory_gb` is the limit of a planned device, whatever this machine has. Otherwise the
     limit is the free memory of the CUDA device, or, without one, of this machine and its control
@@ -183,7 +185,7 @@ def _cuda_limit() -> Limit | None:
 
 
 def _host_limit(cgroups: CgroupTree) -> Limit:
-    """The tightest limit: free memory of the machine, and of every control group around us."""
+    """Return tightest limit: free memory of the machine, and of every control group around us."""
     import psutil
 
     own = anonymous_bytes()

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from surefit.speed.numerics import traced_precision
+from surefit.speed.precision import traced_precision
 
 aten = torch.ops.aten
 ATTENTION = functional.scaled_dot_product_attention
@@ -136,7 +136,7 @@ class _Blocks:
 
 
 def _tensors(values: tuple[Any, ...] | list[Any]) -> list[torch.Tensor]:
-    """All tensors among arguments or results, nested lists included."""
+    """Return all tensors among arguments or results, nested lists included."""
     found = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -161,7 +161,8 @@ def _grouped_product(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The product of each group of rows with its own matrix, as mixtures of experts compute it.
+    """Return the product of each group of rows with its own matrix, as mixtures of experts compute
+    it.
 
     On the meta device torch accepts only bfloat16, though real devices compute in any precision.
     """
@@ -186,7 +187,7 @@ def _mask_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | 
 
 
 def _keeps_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether integers would be moved to, or created on, the meta device."""
+    """Return whether integers would be moved to, or created on, the meta device."""
     if torch.device(kwargs["device"] or "cpu").type != "meta":
         return False
     dtype = kwargs.get("dtype")

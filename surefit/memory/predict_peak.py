@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.errors import message_of
+from surefit.errors import RunFailedError, message_of
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import counted_bytes, free_memory, is_out_of_memory
 from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_training
 from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
+from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job
 from surefit.targets.task_spec import Batch
 
@@ -64,7 +65,7 @@ class Fit:
         return None if peak is None else peak <= self.limit.bytes
 
     def memory_dict(self) -> dict[str, Any]:
-        """The section `memory` of the plan."""
+        """Return the section `memory` of the plan."""
         return {
             "predicted_peak_bytes": self.peak_bytes,
             "limit_bytes": self.limit.bytes,
@@ -76,21 +77,23 @@ class Fit:
         }
 
     def time_dict(self) -> dict[str, Any]:
-        """The section `time` of the plan."""
+        """Return the section `time` of the plan."""
         return {
             "predicted_step_seconds": self.step_seconds,
             "predicted_total_seconds": self.total_seconds,
         }
 
 
-def predict(job: Job, limit: Limit) -> Fit:
-    """Trace the largest micro-batch of training.
+def predict(job: Job, limit: Limit, traced: Traced | None = None) -> Fit:
+    """Predict from the largest micro-batch of training, which is traced unless it has been.
 
     A pass without gradients needs no more memory per position; the rehearsal evaluates the longest
     rows. The result is unknown if the model's code cannot run on the meta device.
     """
+    if isinstance(job.pipeline.loss, OwnStep):
+        return Fit(limit, unknown="a training_step is measured before step 1, not traced.")
     try:
-        training = trace_batch(job, *job.on_meta, worst_batch(job), sharing_of(job))
+        training = traced or trace_worst(job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
         first = (message_of(error).strip().splitlines() or [""])[0]
         unknown = f"{type(error).__name__}: {first}"[:200]
@@ -104,14 +107,21 @@ def predict(job: Job, limit: Limit) -> Fit:
     return fit if limit.is_planned_device else _with_time(fit, job, training)
 
 
+def trace_worst(job: Job) -> Traced:
+    """Trace the largest micro-batch of training; raises what the model's code raises."""
+    if isinstance(job.pipeline.loss, OwnStep):
+        raise RunFailedError("A training_step is not traced.")
+    return trace_batch(job, *job.on_meta, worst_batch(job), sharing_of(job))
+
+
 def sharing_of(job: Job) -> Sharing:
-    """How the processes of a job share its model."""
+    """Return how the processes of a job share its model."""
     count = job.batches.num_processes
     return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.kind)
 
 
 def worst_batch(job: Job) -> Batch:
-    """The micro-batch with the most positions; on the CPU, because traces read its integers."""
+    """Return micro-batch with the most positions; on the CPU, because traces read its integers."""
     rows = job.batches.worst_rows(job.epochs)
     batch = job.batch(rows, device="cpu")
     if job.pipeline.layout.body_only:  # the head is padded to the longest row, which may be another
@@ -120,7 +130,7 @@ def worst_batch(job: Job) -> Batch:
 
 
 def _widened(batch: Batch, length: int) -> Batch:
-    """A batch whose body runs without padding, with more padding for its head."""
+    """Return a batch whose body runs without padding, with more padding for its head."""
     import torch
 
     rows, old = batch["attention_mask"].shape

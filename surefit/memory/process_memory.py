@@ -30,7 +30,8 @@ from surefit.errors import message_of
 if TYPE_CHECKING:
     from surefit.memory.limit import Limit
 
-_COUNTED = ("Pss_Anon:", "Pss_Shmem:")
+STATUS = Path("/proc/self/status")
+_SIZES = re.compile(rb"(\w+):\s+(\d+) kB")
 _SHARED = ("/dev/shm/", "/memfd:", "/SYSV")
 """Where shared memory is mapped from, which is counted."""
 NEW_OBJECTS = 100_000
@@ -42,12 +43,15 @@ def anonymous_bytes() -> int:
     """Anonymous and shared resident memory of this process; outside Linux, all of it."""
     import psutil
 
-    return _status("RssAnon") + _status("RssShmem") or int(psutil.Process().memory_info().rss)
+    sizes = _status()
+    known = sizes.get(b"RssAnon", 0) + sizes.get(b"RssShmem", 0)
+    return known or int(psutil.Process().memory_info().rss)
 
 
 def peak_bytes() -> int:
     """Peak resident set size of this process since `reset_peak`, without mapped files."""
-    return max(_status("VmHWM") - _status("RssFile"), anonymous_bytes())
+    sizes = _status()
+    return max(sizes.get(b"VmHWM", 0) - sizes.get(b"RssFile", 0), anonymous_bytes())
 
 
 def counted_bytes(spans: Iterable[tuple[int, int]]) -> int:
@@ -86,17 +90,6 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def tree_bytes(pid: int | None = None) -> int:
-    """Anonymous and shared memory of a process (default: this one) and all its children.
-
-    It is a sum of proportional set sizes (PSS), so that shared pages are counted once.
-    """
-    import psutil
-
-    process = psutil.Process(pid)
-    return sum(_proportional_bytes(each) for each in (process, *process.children(recursive=True)))
-
-
 def trim_heap() -> None:
     """Return freed heap memory to the system (glibc's `malloc_trim`); elsewhere do nothing."""
     with suppress(OSError, AttributeError):
@@ -121,32 +114,13 @@ def free_memory() -> None:
     trim_heap()
 
 
-def _proportional_bytes(process: object) -> int:
-    import psutil
-
-    assert isinstance(process, psutil.Process)
+def _status(file: int | None = None) -> dict[bytes, int]:
+    """Return the sizes in /proc/self/status, or in that file, in bytes; none outside Linux."""
     try:
-        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    except (PermissionError, ProcessLookupError):  # not ours, or it has just ended
-        return 0
-    except FileNotFoundError:  # ended, or a system without /proc
-        with suppress(psutil.Error):
-            return int(process.memory_full_info().uss)
-        return 0
-    counted = [line.split() for line in rollup.splitlines() if line.startswith(_COUNTED)]
-    return sum(int(words[1]) * 1024 for words in counted)
-
-
-def _status(name: str) -> int:
-    """A value of /proc/self/status in bytes; 0 if there is none."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        text = os.pread(file, 4096, 0) if file is not None else STATUS.read_bytes()
     except OSError:
-        return 0
-    for line in lines:
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+        return {}
+    return {name: int(size) * 1024 for name, size in _SIZES.findall(text)}
 
 
 INTERVAL_SECONDS = 0.025
@@ -168,11 +142,10 @@ OUT_OF_MEMORY_WORDS = (
 )
 BOUNDED_WORDS = ("could not create a", "can't start new thread")
 """Errors of oneDNN and of threads: they mean lack of memory if the process is bounded."""
-_FIELDS = re.compile(rb"(RssAnon|RssShmem|VmData):\s+(\d+) kB")
 
 
 def is_out_of_memory(error: BaseException, *, bounded: bool = False) -> bool:
-    """Whether an error, or its cause, means that an allocation failed.
+    """Return whether an error, or its cause, means that an allocation failed.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     True
@@ -209,14 +182,10 @@ class MemoryGuard:
     @property
     def is_active(self) -> bool:
         """Whether there is a limit to enforce, and a system that can."""
-        return (
-            self.limit.source == "max_memory_gb"
-            and not self.limit.on_device
-            and Path("/proc/self/status").exists()
-        )
+        return self.limit.source == "max_memory_gb" and not self.limit.on_device and STATUS.exists()
 
     def ran_out(self, error: BaseException) -> bool:
-        """Whether an error means that the limit was reached."""
+        """Return whether an error means that the limit was reached."""
         return self.is_active and is_out_of_memory(error, bounded=True)
 
     def free(self) -> None:
@@ -244,7 +213,7 @@ class MemoryGuard:
 
         before = resource.getrlimit(resource.RLIMIT_DATA)
         self._ended.clear()
-        self._status = os.open("/proc/self/status", os.O_RDONLY)
+        self._status = os.open(STATUS, os.O_RDONLY)
         thread = threading.Thread(target=self._watch, name="surefit-memory", daemon=True)
         try:
             trim_heap()
@@ -309,9 +278,8 @@ class MemoryGuard:
 
 def _read_status(file: int) -> tuple[int, int, int]:
     """Anonymous and shared resident memory, and the mapped private memory, in bytes."""
-    text = os.pread(file, 4096, 0)
-    found = {name: int(value) * 1024 for name, value in _FIELDS.findall(text)}
-    return found.get(b"RssAnon", 0), found.get(b"RssShmem", 0), found.get(b"VmData", 0)
+    sizes = _status(file)
+    return sizes.get(b"RssAnon", 0), sizes.get(b"RssShmem", 0), sizes.get(b"VmData", 0)
 
 
 def _children_bytes() -> int:

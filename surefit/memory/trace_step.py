@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from surefit.models.call import Call, compute_losses
 from surefit.models.optimizer import DEFAULT, OptimizerKind
 from surefit.models.quantize import quantization_tensors
-from surefit.speed.varlen_attention import find_pretrained
+from surefit.models.sharding import find_units, gathered_dtype
 from surefit.targets.task_spec import Loss
 
 if TYPE_CHECKING:
@@ -80,18 +80,11 @@ def held_bytes(
     return Held(unique_bytes(tensors), states, copies * trained)
 
 
-def gathered_dtype(module: nn.Module, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The precision that weights are gathered in, if not their own.
-
-    As the engine does it: layers of other modules may meet inputs in full precision.
-    """
-    return dtype if find_pretrained(module) is not None else None
-
-
 def _sharded(
     module: nn.Module, sharing: Sharing, dtype: torch.dtype | None, accumulates: bool
 ) -> Held:
-    """A model divided by FSDP: shards, and the units that are gathered for their computation.
+    """Return a model divided by FSDP: shards, and the units that are gathered for their
+    computation.
 
     The root unit (embeddings and head) stays gathered from its forward to its backward pass, beside
     the buffer it was gathered in, and then beside its gradients. Of the blocks, one is computed
@@ -111,15 +104,13 @@ def _sharded(
 
 def _units(module: nn.Module, sharing: Sharing, dtype: torch.dtype | None) -> tuple[int, list[int]]:
     """Bytes of the root unit, and of each block, in the precision that they are gathered in."""
-    from surefit.models.sharding import find_units
-
     blocks = [] if sharing.gathers_whole else find_units(module)
     sizes = [gathered_bytes(block, dtype) for block in blocks]
     return gathered_bytes(module, dtype) - sum(sizes), sizes
 
 
 def gathered_bytes(part: nn.Module, dtype: torch.dtype | None) -> int:
-    """Bytes of the weights of a unit in the precision that they are gathered in."""
+    """Return bytes of the weights of a unit in the precision that they are gathered in."""
     return sum(
         weight.nbytes if dtype is None else weight.numel() * dtype.itemsize
         for weight in part.parameters()
@@ -127,7 +118,7 @@ def gathered_bytes(part: nn.Module, dtype: torch.dtype | None) -> int:
 
 
 def padded_shard(weight: torch.Tensor, num_processes: int) -> int:
-    """Bytes of one process's shard: the first axis is divided, and padded.
+    """Return bytes of one process's shard: the first axis is divided, and padded.
 
     >>> import torch
     >>> padded_shard(torch.empty(10, 3), 4)
@@ -138,7 +129,7 @@ def padded_shard(weight: torch.Tensor, num_processes: int) -> int:
 
 
 def unique_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of tensors; those that share their memory are counted once."""
+    """Return bytes of tensors; those that share their memory are counted once."""
     storages = [tensor.untyped_storage() for tensor in tensors]
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
@@ -202,7 +193,7 @@ def trace_training(
             if isinstance(value, torch.Tensor):
                 count.add(value)
         with fused_attention(), count, meta_autocast(dtype):
-            total, _, added = compute_losses(call, loss, module, shapes)
+            total, _, added, _ = compute_losses(call, loss, module, shapes)
             torch.autograd.backward(total if added is None else total + added)
             del total, added
     made = count.gradients_at_peak
@@ -266,7 +257,7 @@ def _gathered_in(dtype: torch.dtype | None, module: nn.Module) -> Iterator[None]
 
 
 def meta_batch(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch with floating-point tensors on the meta device; integers keep their values."""
+    """Return batch with floating-point tensors on the meta device; integers keep their values."""
     import torch
 
     return {

@@ -33,7 +33,7 @@ class AuxiliaryLoss:
     embedding: nn.Module = field(repr=False)
 
     def __call__(self, model: Any, arguments: Mapping[str, Any], batch: Batch) -> Any:
-        """What the model returns; without gradients, no auxiliary term is computed."""
+        """Return what the model returns; without gradients, no auxiliary term is computed."""
         given = dict(arguments)
         if torch.is_grad_enabled():
             given["labels"] = batch["labels"]
@@ -71,7 +71,7 @@ class AuxiliaryLoss:
 
 
 def find_auxiliary_loss(module: Any) -> AuxiliaryLoss | None:
-    """How to get the auxiliary loss of a transformers model with an output embedding."""
+    """Return how to get the auxiliary loss of a transformers model with an output embedding."""
     model = getattr(module, "get_base_model", lambda: module)()  # without the peft wrapper
     embedding = find_output_embedding(module)
     if embedding is None or not hasattr(model, "base_model"):

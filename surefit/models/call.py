@@ -5,19 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
-from surefit.batches.field import IGNORE_INDEX, NUM_TARGETS, OWN, SEQUENCES
+from surefit.batches.field import SEQUENCES
 from surefit.findings import Finding, note, rule
 from surefit.models.auxiliary_loss import AuxiliaryLoss
+from surefit.models.lists_of_images import TARGETS, call_lists, match_lists
 from surefit.models.module_outputs import OutputReader
-from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL
+from surefit.models.transformers_models import UNSUITABLE_MODEL
 from surefit.speed.sparse_head import SparseHead
 from surefit.speed.varlen_attention import Varlen
+from surefit.targets.own_loss import OwnLoss, SumCount, mean_as_sum
 from surefit.targets.task_spec import Batch, Loss
 
 FORWARD_NEEDS_LABELS = rule(
@@ -69,34 +69,38 @@ class Call:
     """Adds `auxiliary_loss` to the outputs, where the model has one."""
     varlen: Varlen = field(default_factory=Varlen)
     """How the model runs padding-free batches."""
-    clock: Clock | None = None
-    """What the training loop sets before each step, where forward has such arguments."""
-    clock_arguments: tuple[str, ...] = ()
+    clock: Clock = field(default_factory=lambda: Clock())
+    """What the training loop sets before each step."""
     reads: OutputReader = field(default_factory=OutputReader)
     """How what forward returns is read."""
     targets: TargetUse = TargetUse()
-    blank: tuple[str, ...] = ()
-    """Columns whose values forward does not get, but zeros."""
+    hides_targets: bool = False
+    """Whether forward gets zeros in the place of targets."""
+    by_lists: bool = False
+    """Whether forward takes lists of images and of targets."""
 
     @property
     def predicting(self) -> Call:
         """The call without targets: that of prediction, and of metrics."""
         hidden = self.targets.columns
         if self.targets.required:
-            return replace(self, blank=hidden)
+            return replace(self, hides_targets=True)
         return replace(self, arguments={a: c for a, c in self.arguments.items() if c not in hidden})
 
     def __call__(self, model: Any, batch: Batch) -> Any:
         """Run the model on a batch; returns `.logits` and `.loss`, or a LabelledLoss."""
         if self.on_batch is not None:
             self.on_batch(batch)
+        if self.by_lists:
+            with_targets = TARGETS[0] in self.arguments.values() and TARGETS[0] in batch
+            return call_lists(model, batch, with_targets)
         given = {arg: batch[name] for arg, name in self.arguments.items() if name in batch}
-        for argument in given:
-            if self.arguments[argument] in self.blank:
+        for argument in given if self.hides_targets else ():
+            if self.arguments[argument] in self.targets.columns:
                 given[argument] = given[argument].new_zeros(given[argument].shape)
         if "position_ids" in batch and "row_lengths" in batch:
             given |= self.varlen.arguments(batch)
-        given |= {name: getattr(self.clock, name) for name in self.clock_arguments}
+        given |= self.clock.values()
         if self.reads.step_scores is not None:
             given = self.reads.step_scores.inputs(given, self.arguments)
 
@@ -131,10 +135,18 @@ class Call:
 
 @dataclass
 class Clock:
-    """The epoch, from 0, and the step, from 1, that the model is called in."""
+    """The epoch, from 0, and the step, from 1, that the model is called in.
 
+    `arguments` are those of forward that get one of them.
+    """
+
+    arguments: tuple[str, ...] = ()
     epoch: int = 0
     step: int = 0
+
+    def values(self) -> dict[str, int]:
+        """Return what each of the arguments gets."""
+        return {name: getattr(self, name) for name in self.arguments}
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,8 @@ class Names:
     other: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
     reads: OutputReader = field(default_factory=OutputReader)
+    by_lists: bool = False
+    """Whether forward takes lists of images and of targets."""
 
 
 def match_arguments(
@@ -159,6 +173,8 @@ def match_arguments(
     transformers models receive no labels: surefit computes the loss, as a sum and a count.
     """
     known = known or Names()
+    if known.by_lists:
+        return Call(match_lists(module), reads=known.reads, by_lists=True), []
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -205,13 +221,8 @@ def match_arguments(
             if len(required) < 2
             else f"Name its arguments after the columns: {', '.join(inputs)}.",
         )
-    call = Call(
-        given,
-        clock=Clock() if clock else None,
-        clock_arguments=tuple(clock),
-        reads=known.reads,
-        targets=TargetUse(required=needs_labels),
-    )
+    targets = TargetUse(required=needs_labels)
+    call = Call(given, clock=Clock(tuple(clock)), reads=known.reads, targets=targets)
     return call, found
 
 
@@ -224,7 +235,7 @@ def refuse_without_targets(call: Call, module: nn.Module) -> None:
 
 
 def is_transformers(module: Any) -> bool:
-    """Whether a module is a model of transformers, whose arguments have fixed names."""
+    """Return whether a module is a model of transformers, whose arguments have fixed names."""
     return hasattr(module, "config") and hasattr(module, "save_pretrained")
 
 
@@ -245,77 +256,43 @@ def _match_transformers(module: Any, columns: Sequence[str], names: Sequence[str
     return Call({column: column for column in wanted}, fixed)
 
 
+class Computed(NamedTuple):
+    """The losses of a batch."""
+
+    total: Any
+    """Summed over targets."""
+    count: Any
+    added: Any
+    """The module's auxiliary loss, a mean over tokens; None where it has none."""
+    parts: Mapping[str, SumCount]
+    """Sums and counts of the parts that a `loss_fn` names."""
+
+
 def compute_losses(
     call: Callable[[Any, Batch], Any], loss: Loss, model: Any, batch: Batch
-) -> tuple[Any, Any, Any]:
-    """The loss summed over targets, their count, and the auxiliary loss or None.
-
-    The outputs are freed on return, before the backward pass.
-    """
+) -> Computed:
+    """Return the losses of a batch; the outputs are freed on return, before the backward pass."""
     outputs = call(model, batch)
-    total, count = loss(outputs, batch)
-    return total, count, getattr(outputs, "auxiliary_loss", None)
+    added = getattr(outputs, "auxiliary_loss", None)
+    if isinstance(loss, OwnLoss):
+        terms = loss.terms(outputs, batch)
+        return Computed(terms.total, terms.count, added, terms.parts)
+    parts = getattr(outputs, "parts", {}) if has_module_loss(outputs) else {}
+    named = {name: mean_as_sum(part, batch) for name, part in parts.items()}
+    return Computed(*loss(outputs, batch), added, named)
 
 
 def has_module_loss(outputs: Any) -> bool:
-    """Whether a module returned a loss and no logits to compute one from."""
+    """Return whether a module returned a loss and no logits to compute one from."""
     return getattr(outputs, "logits", None) is None and getattr(outputs, "loss", None) is not None
 
 
-def module_loss_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
-    """A module's scalar loss as a sum and a count: it is taken as a mean over targets or rows."""
-    if NUM_TARGETS in batch:
-        return loss * batch[NUM_TARGETS], batch[NUM_TARGETS]
-    labels = batch.get("labels")
-    if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
-        count = int((labels != IGNORE_INDEX).sum())
-    else:
-        count = len(next(iter(batch.values())))
-    return loss * count, count
-
-
 def with_module_loss(task_loss: Loss) -> Loss:
-    """The task's loss, or the module's where it returns a loss and no logits."""
+    """Return the task's loss, or the module's where it returns a loss and no logits."""
 
     def loss(outputs: Any, batch: Batch) -> tuple[Any, Any]:
         if has_module_loss(outputs):
-            return module_loss_as_sum(outputs.loss, batch)
+            return mean_as_sum(outputs.loss, batch)
         return task_loss(outputs, batch)
 
     return loss
-
-
-@dataclass
-class OwnLoss:
-    """A custom `loss_fn(outputs, batch)` that returns a sum and a count, or a mean over targets.
-
-    `outputs` is exactly what the model returned.
-    """
-
-    loss_fn: Callable[..., Any]
-    returns_mean: bool = False
-    """Whether it returned one number so far."""
-
-    def __call__(self, outputs: Any, batch: Batch) -> tuple[Any, Any]:
-        """The sum and the count of a batch."""
-        columns = {name: value for name, value in batch.items() if not name.startswith(OWN)}
-        value = self.loss_fn(getattr(outputs, "raw", outputs), columns)
-        _check_form(value)
-        if isinstance(value, tuple):
-            return value
-        self.returns_mean = True
-        return module_loss_as_sum(value, batch)
-
-
-def _check_form(value: Any) -> None:
-    """Refuse what is neither one number nor a sum and a count."""
-    parts = value if isinstance(value, tuple) else (value,)
-    are_numbers = all(isinstance(part, torch.Tensor | Number) for part in parts)
-    if are_numbers and len(parts) == (2 if isinstance(value, tuple) else 1):
-        return
-    kinds = ", ".join(type(part).__name__ for part in parts)
-    shown = f"({kinds})" if isinstance(value, tuple) else f"a {kinds}"
-    raise MODEL_FAILED.error(
-        f"loss_fn returned {shown}; expected a scalar tensor or (sum, count).",
-        fix="Return a scalar tensor, the mean over the rows of the batch, or a tuple (sum, count).",
-    )

@@ -20,7 +20,7 @@ from torch import nn
 from surefit.core.foreign import read_json
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.model_hints import Hints
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.module_inputs import audio_of_module, module_hints
 from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL, report_new
@@ -41,7 +41,7 @@ SIZE_NAMES = frozenset(
 
 
 def open_object(module: Any) -> ModelSource:
-    """A source that returns the module passed in."""
+    """Return a source that returns the module passed in."""
     if not isinstance(module, nn.Module):
         raise UsageError(
             f"model is a {type(module).__name__}; expected a name or a torch.nn.Module.",
@@ -60,7 +60,7 @@ def open_object(module: Any) -> ModelSource:
 
 
 def _unwrapped(module: Any) -> Any:
-    """The model inside a PeftModel, together with its adapters."""
+    """Return the model inside a PeftModel, together with its adapters."""
     configs = getattr(module, "peft_config", None)
     if configs is None or not hasattr(module, "get_base_model"):
         return module
@@ -75,7 +75,7 @@ def _unwrapped(module: Any) -> Any:
 
 
 def open_function(name: str, code: CodeGate) -> ModelSource:
-    """A source that calls `module:function`, with the class count if it accepts one."""
+    """Return a source that calls `module:function`, with the class count if it accepts one."""
     function = code.find(name)
     if not callable(function):
         raise UsageError(
@@ -213,13 +213,13 @@ def make_mlp(
 
 
 def find_module_folder(name: str) -> Path | None:
-    """The folder with the recipe of a custom module: `name` itself, or the model of a run."""
+    """Return folder with the recipe of a custom module: `name` itself, or the model of a run."""
     places = (Path(name), Path(name) / "model")
     return next((place for place in places if (place / RECIPE).is_file()), None)
 
 
 def open_recipe(name: str, recipe: Mapping[str, Any], code: CodeGate) -> ModelSource:
-    """The source that a saved module was built by; `name` is its folder."""
+    """Return the source that a saved module was built by; `name` is its folder."""
     if recipe.get("tiny") == MLP_NAME:
         return open_mlp()
     if "function" in recipe:
@@ -232,7 +232,7 @@ def open_recipe(name: str, recipe: Mapping[str, Any], code: CodeGate) -> ModelSo
 
 
 def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: bool) -> ModelSource:
-    """A source that builds the module as its run did, with the weights of the folder."""
+    """Return a source that builds the module as its run did, with the weights of the folder."""
     gate = code_of_folder(code, Path(name), _run_id(folder))
     source = open_recipe(name, read_json(folder / RECIPE, dict[str, Any]), gate)
     if from_scratch:
@@ -245,7 +245,7 @@ def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: b
 
 
 def _run_id(folder: Path) -> Any:
-    """The id of the run that the folder is the model of; None for an export."""
+    """Return the id of the run that the folder is the model of; None for an export."""
     plan = folder.parent / "plan.json"
     if folder.name != "model" or not plan.is_file():
         return None
@@ -253,7 +253,7 @@ def _run_id(folder: Path) -> Any:
 
 
 def _with_weights(built: Built, path: Path, name: str) -> Built:
-    """The module with the weights that fit it; those of another size start untrained."""
+    """Return the module with the weights that fit it; those of another size start untrained."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

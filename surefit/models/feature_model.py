@@ -21,7 +21,6 @@ from surefit.data.data_rules import WRONG_SHAPE
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.models.model_source import Built
 from surefit.models.transformers_models import (
     UNSUITABLE_MODEL,
@@ -66,7 +65,8 @@ class AdaptiveProjection(nn.Module):
 
     @classmethod
     def for_data(cls, sample: Any, hidden_size: int) -> AdaptiveProjection:
-        """A projection for data like `sample`, of axes (rows, steps, width) or (steps, width).
+        """Return a projection for data like `sample`, of axes (rows, steps, width) or (steps,
+        width).
 
         >>> AdaptiveProjection.for_data(torch.randn(8, 20, 12), 256)
         AdaptiveProjection(feature size 12 to hidden size 256, standardised)
@@ -201,9 +201,9 @@ def build_feature_model(
 ) -> Built:
     """A FeatureModel sized to the data, with the layers of an earlier one that `name` holds."""
     _check_config(name, config)
-    features = feature_statistics(encoder)
+    features = encoder.input.statistics
     if features.width is None:
-        column = encoder.roles["features"]
+        column = encoder.column_of("inputs_embeds")
         message = f"No training row of column {column!r} has the axes [steps, width]."
         raise WRONG_SHAPE.error(message, column=column)
     assert head.size is not None
@@ -234,7 +234,7 @@ def build_feature_model(
 
 
 def _load_body(name: str, config: Any, from_scratch: bool, trust_remote_code: bool) -> Built:
-    """A transformers model without a head."""
+    """Return a transformers model without a head."""
     from transformers import AutoModel
 
     with quiet_transformers():
@@ -268,7 +268,7 @@ def _fit_config(
         config.num_labels = head.size(encoder)
     if not from_scratch or name.startswith("tiny:"):  # a tiny body is always built for the data
         return []
-    changed = resize_config(config, encoder.input.width or 0, feature_statistics(encoder).longest)
+    changed = resize_config(config, encoder.input.width or 0, encoder.input.statistics.longest)
     return [CONFIG_FOLLOWS_DATA.finding(f"{name}: {', '.join(changed)}.")] if changed else []
 
 
@@ -285,7 +285,7 @@ def _check_config(name: str, config: Any) -> None:
 
 
 def _embedding_std(body: Any) -> float:
-    """The standard deviation of the body's embeddings, which its norms are made for."""
+    """Return the standard deviation of the body's embeddings, which its norms are made for."""
     embedding = find_input_embedding(body)
     return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
 
@@ -327,12 +327,12 @@ FORMAT_VERSION = 1
 
 
 def has_feature_layers(folder: Path) -> bool:
-    """Whether the folder holds the layers of a FeatureModel."""
+    """Return whether the folder holds the layers of a FeatureModel."""
     return (folder / SIZES).is_file()
 
 
 def trained_feature_size(folder: Path) -> int:
-    """The feature size that the folder's projection expects."""
+    """Return the feature size that the folder's projection expects."""
     return int(read_sizes(folder)["width"])
 
 
@@ -362,14 +362,14 @@ def load_feature_layers(module: nn.Module, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Any]:
-    """The saved tensors of projection, head and mask vector, by their names."""
+    """Return the saved tensors of projection, head and mask vector, by their names."""
     from safetensors.torch import load_file
 
     return dict(load_file(str(folder / WEIGHTS)))
 
 
 def read_sizes(folder: Path) -> dict[str, Any]:
-    """The saved sizes of the layers, where `width` is the feature size."""
+    """Return the saved sizes of the layers, where `width` is the feature size."""
     sizes = read_json(folder / SIZES, dict[str, Any])
     if sizes.get("format_version") != FORMAT_VERSION:
         raise UsageError(

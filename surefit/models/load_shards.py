@@ -25,7 +25,7 @@ from surefit.models.transformers_models import fit_embeddings, new_model, report
 
 
 def draw_weight(template: nn.Module, names: tuple[str, ...], seed: int) -> Any:
-    """The whole weight, which has these names in the template: the module on the meta device."""
+    """Return whole weight, which has these names in the template: the module on the meta device."""
     empty = template.get_parameter(names[0])
     whole = nn.Parameter(torch.full(empty.shape, math.nan, dtype=empty.dtype), requires_grad=False)
     words = hashlib.blake2b(f"{seed} {names[0]}".encode(), digest_size=8).digest()
@@ -97,7 +97,7 @@ class Place:
 
 
 def late_weights(module: nn.Module) -> dict[str, Place] | None:
-    """Where the values of a model without values are, by the names of its weights now.
+    """Return where the values of a model without values are, by the names of its weights now.
 
     None if the module has its values. To be called before the module is sharded.
     """
@@ -115,7 +115,8 @@ def late_weights(module: nn.Module) -> dict[str, Place] | None:
 def build_late(
     auto: Any, config: Any, folder: Path | None, tokenizer: Any, trust_remote_code: bool
 ) -> Built | None:
-    """A model without values, which it gets when it is sharded; without a folder, drawn ones.
+    """Return a model without values, which it gets when it is sharded; without a folder, drawn
+    ones.
 
     None if it has to be loaded or drawn whole.
     """
@@ -147,7 +148,7 @@ class WeightIndex:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a transformers folder; none if it has other weights."""
+    """Return the safetensors files of a transformers folder; none if it has other weights."""
     index = folder / INDEX
     if index.is_file():
         weights = read_json(index, WeightIndex, "Download the model again.").weight_map
@@ -158,7 +159,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def list_weights(folder: Path) -> dict[str, Place]:
-    """The weights in a folder, by their keys; only headers are read."""
+    """Return the weights in a folder, by their keys; only headers are read."""
     from safetensors import safe_open
 
     found = {}
@@ -170,7 +171,7 @@ def list_weights(folder: Path) -> dict[str, Place]:
 
 
 def find_places(model: Any, folder: Path) -> dict[str, Place] | None:
-    """Where the weights of a transformers model are; None if they have to be loaded whole.
+    """Return where the weights of a transformers model are; None if they have to be loaded whole.
 
     A weight that has another shape in the file, such as the head for another task, has no place.
     """
@@ -203,7 +204,7 @@ def find_places(model: Any, folder: Path) -> dict[str, Place] | None:
 
 
 def build_empty(auto: Any, config: Any, trust_remote_code: bool) -> Any:
-    """The model with parameters on the meta device, and buffers with their values."""
+    """Return the model with parameters on the meta device, and buffers with their values."""
     from accelerate import init_empty_weights
 
     with init_empty_weights(include_buffers=False):
@@ -241,7 +242,7 @@ def fill_shards(
 
 
 def _materialize(module: nn.Module, names: tuple[str, ...], tensor: Any, device: Any) -> Any:
-    """A tensor with memory for the own shard, in all places of the one without."""
+    """Return a tensor with memory for the own shard, in all places of the one without."""
     if is_dtensor(tensor):
         from torch.distributed.tensor import DTensor
 

@@ -68,7 +68,7 @@ class Adaptation:
     not_in_every_batch: frozenset[str] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
-        """The adaptation as plan.json stores it."""
+        """Return the adaptation as plan.json stores it."""
         ends = dict.fromkeys(name.rpartition(".")[2] for name in self.targets)
         return {
             "r": self.r,
@@ -128,12 +128,12 @@ def _make_config(settings: Lora, targets: list[str] | str, task_type: str | None
 
 
 def adapter_config(part: Any) -> Any:
-    """The LoraConfig of the adapters in a module."""
+    """Return the LoraConfig of the adapters in a module."""
     return part.peft_config[ADAPTER]
 
 
 def fully_trained_modules(module: nn.Module) -> tuple[str, ...]:
-    """Names of the modules that are trained in full, besides the adapters."""
+    """Return names of the modules that are trained in full, besides the adapters."""
     from peft.utils.other import ModulesToSaveWrapper
 
     return tuple(n for n, m in module.named_modules() if isinstance(m, ModulesToSaveWrapper))
@@ -184,17 +184,17 @@ def insert_adapters(part: nn.Module, config: Any, fully_trained: Sequence[str] =
 
 
 def adapted_part(module: nn.Module) -> nn.Module:
-    """Where the adapters are: in the body of a FeatureModel, else in the whole module."""
+    """Return where the adapters are: in the body of a FeatureModel, else in the whole module."""
     return module.body if isinstance(module, FeatureModel) else module
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Whether the module has adapters."""
+    """Return whether the module has adapters."""
     return ADAPTER in getattr(adapted_part(module), "peft_config", {})
 
 
 def trainable_names(module: nn.Module) -> frozenset[str]:
-    """The weights to train, by the layers they belong to and not by requires_grad."""
+    """Return the weights to train, by the layers they belong to and not by requires_grad."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import ModulesToSaveWrapper
 
@@ -210,7 +210,7 @@ def trainable_names(module: nn.Module) -> frozenset[str]:
 
 
 def _token_rows(part: nn.Module, added: range) -> dict[str, list[int]]:
-    """The rows of new tokens in the input embedding, and in an untied output embedding."""
+    """Return the rows of new tokens in the input embedding, and in an untied output embedding."""
     if not len(added):
         return {}
     names = {layer: name for name, layer in part.named_modules()}
@@ -273,7 +273,7 @@ def _merged(layer: Any) -> nn.Module:
 
 
 def base_fingerprint(module: nn.Module) -> str | None:
-    """A digest of the frozen weights, by which a changed base model is noticed.
+    """Return a digest of the frozen weights, by which a changed base model is noticed.
 
     None where the weights are quantized.
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typing import Any
 from torch import nn
 
 from surefit.core import files
-from surefit.core.foreign import read_json
+from surefit.core.foreign import library_reads, read_json
+from surefit.core.patterns import matching
 from surefit.errors import UsageError
 from surefit.models.lora import (
     ADAPTER,
@@ -35,6 +37,8 @@ BASE = "base"
 BASE_FACTS = "base.json"
 PREFIX = "base_model.model."
 FORMAT_VERSION = 1
+COPY_AGAIN = "Copy the folder of the adapters again, or correct the file."
+MAX_RANK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,12 @@ class BaseFacts:
 
 
 def has_adapters(folder: Path) -> bool:
-    """Whether the folder holds adapters instead of a whole model."""
+    """Return whether the folder holds adapters instead of a whole model."""
     return (folder / CONFIG).is_file()
 
 
 def has_named_base(folder: Path) -> bool:
-    """Whether the folder holds adapters for a base model that is found by its name."""
+    """Return whether the folder holds adapters for a base model that is found by its name."""
     return has_adapters(folder) and not (folder / BASE).is_dir()
 
 
@@ -97,7 +101,7 @@ def point_to_base(folder: Path, final: Path) -> None:
 
 
 def find_base(folder: Path) -> str:
-    """The folder or hub id of the base model of a folder's adapters."""
+    """Return the folder or hub id of the base model of a folder's adapters."""
     if (folder / BASE).is_dir():
         return str(folder / BASE)
     name = read_json(folder / CONFIG, dict[str, Any]).get("base_model_name_or_path")
@@ -133,15 +137,19 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     part = adapted_part(module)
     facts = _read_facts(folder)
     if not is_adapted(module):
-        config = LoraConfig.from_pretrained(str(folder))
+        _check_config(part, folder / CONFIG)
+        with library_reads(f"{folder / CONFIG} is not a config of LoRA adapters", COPY_AGAIN):
+            config = LoraConfig.from_pretrained(str(folder))
         if config.megatron_config:  # peft would import the module that megatron_core names
             raise UsageError(
                 f"{folder / CONFIG} names the module {config.megatron_core} to import "
                 "(megatron_config), which a run's folder cannot ask for.",
                 "Remove megatron_config from the file.",
             )
-        insert_adapters(part, config, facts.kept)
-    saved = load_file(str(folder / WEIGHTS))
+        with library_reads(f"{folder / CONFIG} does not fit the base model", COPY_AGAIN):
+            insert_adapters(part, config, facts.kept)
+    with library_reads(f"{folder / WEIGHTS} cannot be read", COPY_AGAIN):
+        saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
     _check_base(module, folder, facts.fingerprint)
     try:
@@ -158,6 +166,44 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
             "Use the base model they were trained on.",
         )
     return module
+
+
+@dataclass(frozen=True)
+class PeftConfig:
+    """What peft's config of adapters says of the layers; peft itself checks none of it."""
+
+    r: int = 8
+    target_modules: str | list[str] | None = None
+    exclude_modules: str | list[str] | None = None
+    modules_to_save: list[str] | None = None
+    layers_pattern: str | list[str] | None = None
+    rank_pattern: dict[str, int] | None = None
+    alpha_pattern: dict[str, float] | None = None
+
+    def patterns(self) -> Iterator[tuple[str, str]]:
+        """Yield key and regular expression, as peft matches each with the names of all layers."""
+        for key in ("target_modules", "exclude_modules"):
+            if isinstance(pattern := getattr(self, key), str):
+                yield key, pattern
+        for key in ("rank_pattern", "alpha_pattern"):
+            yield from ((key, rf"(.*\.)?({each})") for each in getattr(self, key) or ())
+        for each in self.modules_to_save or ():
+            yield "modules_to_save", rf"(.*\.)?{each}(\..*)?"
+        layers = self.layers_pattern or ()
+        for each in (layers,) if isinstance(layers, str) else layers:
+            yield "layers_pattern", rf"(?:.*?\.)?{each}\.\d+\..*"
+
+
+def _check_config(part: nn.Module, path: Path) -> None:
+    """Refuse a config that peft would fail on, or match with the names of layers without end."""
+    config = read_json(path, PeftConfig, COPY_AGAIN)
+    ranks = (config.r, *(config.rank_pattern or {}).values())
+    odd = next((rank for rank in ranks if not 0 < rank <= MAX_RANK), None)
+    if odd is not None:
+        raise UsageError(f"{path} has a rank of {odd:,}; expected 1 to {MAX_RANK:,}.", COPY_AGAIN)
+    names = [name for name, _ in part.named_modules()]
+    for key, pattern in config.patterns():
+        matching(pattern, names, f"{path}, {key}")
 
 
 def _read_facts(folder: Path) -> BaseFacts:

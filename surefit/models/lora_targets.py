@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
+from surefit.core.patterns import matching
 from surefit.findings import rule
 from surefit.speed.choose_head import find_output_embedding
 
@@ -26,7 +27,8 @@ NO_LORA_TARGET = rule(
 def find_targets(
     part: nn.Module, wanted: Sequence[str], fully_trained: Sequence[str]
 ) -> tuple[str, ...]:
-    """Names of the layers to adapt: those in `wanted`, else all linear layers except the head.
+    """Return names of the layers to adapt: those in `wanted`, else all linear layers except the
+    head.
 
     In a body without linear layers, such as a ResNet, the convolutions are adapted.
     """
@@ -51,7 +53,7 @@ def find_targets(
 
 
 def shorten_names(part: nn.Module, names: Sequence[str]) -> list[str] | str:
-    """The layer names as `target_modules`: shared last parts, else one regular expression."""
+    """Return layer names as `target_modules`: shared last parts, else one regular expression."""
     every = [name for name, _ in part.named_modules()]
     end = {name: name.rpartition(".")[2] for name in every}
     others = {end[name] for name in every if name not in set(names)}
@@ -69,7 +71,8 @@ def suffixes_are_unique(part: nn.Module, names: Sequence[str]) -> bool:
 def find_fully_trained(
     part: nn.Module, num_outputs: int | None, newly_initialized: Iterable[str]
 ) -> tuple[str, ...]:
-    """Names of the modules to train in full: heads, newly initialized modules and batch norms.
+    """Return names of the modules to train in full: heads, newly initialized modules and batch
+    norms.
 
     The statistics of batch norms change in training even if their weights are frozen.
     """
@@ -83,14 +86,14 @@ def find_fully_trained(
 
 
 def shares_weights(part: nn.Module, layer: nn.Module) -> bool:
-    """Whether another layer has the same weight (tied embeddings)."""
+    """Return whether another layer has the same weight (tied embeddings)."""
     weight = getattr(layer, "weight", None)
     owners = [m for m in part.modules() if getattr(m, "weight", None) is weight]
     return weight is not None and len(owners) > 1
 
 
 def _heads(part: nn.Module, num_outputs: int) -> list[str]:
-    """The children beside the body of a transformers model, else the last layer of that size."""
+    """Return children beside the body of a transformers model, else the last layer of that size."""
     prefix = getattr(part, "base_model_prefix", None)
     if prefix and hasattr(part, prefix) and getattr(part, prefix) is not part:
         return [
@@ -107,32 +110,31 @@ def _heads(part: nn.Module, num_outputs: int) -> list[str]:
 def _named(part: nn.Module, wanted: Sequence[str], layers: dict[str, nn.Module]) -> tuple[str, ...]:
     found: set[str] = set()
     for name in wanted:
-        matching = [layer for layer in layers if _matches(name, layer)]
-        if not matching:
+        meant = _meant(name, layers)
+        if not meant:
             raise NO_LORA_TARGET.error(f"lora.targets: {_unmatched(part, name, list(layers))}")
-        for match in matching:
+        for match in sorted(meant):
             if shares_weights(part, layers[match]):
                 raise NO_LORA_TARGET.error(
                     f"lora.targets: {match!r} shares its weights with another layer, so an adapter "
                     "on it cannot be merged.",
                     fix="Remove it from lora.targets.",
                 )
-        found |= set(matching)
+        found |= meant
     return tuple(name for name in layers if name in found)
 
 
-def _matches(wanted: str, name: str) -> bool:
-    if name == wanted or name.endswith(f".{wanted}"):
-        return True
-    try:
-        return re.fullmatch(wanted, name) is not None
-    except re.error:
-        return False
+def _meant(wanted: str, names: Iterable[str]) -> frozenset[str]:
+    """Return the layers that a name of `lora.targets` means: by its end, or as a regex."""
+    every = [*names]
+    plain = (name for name in every if f".{name}".endswith(f".{wanted}"))
+    return frozenset(plain) | matching(wanted, every, "lora.targets")
 
 
 def _unmatched(part: nn.Module, wanted: str, layers: Sequence[str]) -> str:
-    """The message for a name that matches no layer LoRA can adapt."""
-    kinds = {type(m).__name__ for name, m in part.named_modules() if _matches(wanted, name)}
+    """Return the message for a name that matches no layer LoRA can adapt."""
+    every = dict(part.named_modules())
+    kinds = {type(every[name]).__name__ for name in _meant(wanted, every)}
     if kinds:
         return f"{wanted!r} is a {', '.join(sorted(kinds))}, which LoRA cannot adapt here."
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))
@@ -155,7 +157,7 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 def _acts_linear(layer: nn.Linear) -> bool:
-    """Whether a subclass of Linear computes weight times input plus bias.
+    """Return whether a subclass of Linear computes weight times input plus bias.
 
     Falcon's does; a router, which returns scores and indices, does not. Those of bitsandbytes do,
     on quantized weights.
@@ -199,7 +201,7 @@ def _adaptable(layer: nn.Module) -> bool:
 
 
 def _computes_as(layer: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a layer has one of these types and its forward, which adapters rely on."""
+    """Return whether a layer has one of these types and its forward, which adapters rely on."""
     return any(isinstance(layer, k) and type(layer).forward is k.forward for k in kinds)
 
 

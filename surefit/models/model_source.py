@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from surefit.findings import Finding
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.model_hints import Hints
 from surefit.targets.task_spec import Head
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from surefit.inputs.row_input import AudioInputs
+    from surefit.inputs.model_hints import AudioInputs
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Built:
     """Rows of the embeddings that were added for the tokenizer."""
 
 
+Build = Callable[[Head | None, Encoder], Built]
+
+
 @dataclass(frozen=True)
 class WeightLimits:
     """How many bytes of weights one process loads."""
@@ -38,6 +41,9 @@ class WeightLimits:
     """Of a model that is sharded over processes: a larger one is read shard by shard."""
     host: int | None = None
     """Of any model: a larger one is planned from its config."""
+
+
+NO_LIMITS = WeightLimits()
 
 
 @dataclass(frozen=True)
@@ -50,16 +56,15 @@ class ModelSource:
 
     name: str
     kind: str
-    build: Callable[[Head | None, Encoder], Built]
+    build: Build
+    outline: Build | None = None
+    """Builds it without weights, for a plan that reads none."""
     max_positions: int | None = None
     tokenizer: str | None = None
     makes_tokenizer: bool = False
     untrained: bool = False
-    weightless: bool = False
-    """Whether planning has the config without the weights."""
-    late: bool = False
-    """Whether its weights, too large for one process, are read once the model is sharded; a model
-    that is only weightless cannot be trained."""
+    loads: Literal["whole", "late", "config"] = "whole"
+    """Which weights planning has: all, none before the model is sharded, or none at all."""
     code: str | None = None
     trust_remote_code: bool = False
     """Whether the folder or hub repository may run its own code."""
@@ -83,6 +88,11 @@ class ModelSource:
     """What a saved run needs to build a custom module again."""
 
     @property
+    def weightless(self) -> bool:
+        """Whether planning has the config without the weights."""
+        return self.loads != "whole"
+
+    @property
     def base_name(self) -> str | None:
         """The hub id or path by which peft finds the model as a base; None if it has neither."""
         if self.kind != "pretrained" or self.untrained:
@@ -99,7 +109,7 @@ class ModelSource:
 
 
 def as_given(folder: Path) -> str:
-    """The path of a folder as the user gave it; a relative one cannot be taken for a hub id.
+    """Return the path of a folder as the user gave it; a relative one cannot be taken for a hub id.
 
     >>> as_given(Path("weights/base")), as_given(Path("/weights/base"))
     ('./weights/base', '/weights/base')

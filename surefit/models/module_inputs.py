@@ -18,10 +18,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from surefit.batches.field import SEQUENCES
+from surefit.core.foreign import library_reads
 from surefit.errors import FindingError
-from surefit.inputs.audio.audio_format import KIND
-from surefit.inputs.features.feature_layout import Hints
-from surefit.inputs.row_input import AudioInputs
+from surefit.inputs.model_hints import KIND, AudioInputs, Hints
 from surefit.models.call import CLOCK, Names, is_transformers, match_arguments
 from surefit.models.transformers_models import auto_classes, quiet_transformers
 from surefit.speed.numerics import preserved_state
@@ -36,13 +35,13 @@ _SIZES = ("in_features", "input_size", "embed_dim")
 
 
 def layer_input_size(layer: nn.Module) -> int | None:
-    """The size of the last axis that a layer expects; None where it accepts any size."""
+    """Return the size of the last axis that a layer expects; None where it accepts any size."""
     sizes = (getattr(layer, name, None) for name in _SIZES)
     return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def module_hints(module: nn.Module) -> Hints:
-    """The sizes that the layers of a module expect, and a test whether it accepts a shape."""
+    """Return sizes that the layers of a module expect, and a test whether it accepts a shape."""
     arguments = tuple(signature(module.forward).parameters)
     known = Hints(image=first_layer(module), arguments=arguments, required=_required(module))
     if _is_lazy(module):  # a run would fix the sizes of lazy layers
@@ -53,14 +52,14 @@ def module_hints(module: nn.Module) -> Hints:
         known,
         layers=sizes,
         accepts=partial(_accepts, module),
-        reads_vectors=lambda size: _gives_rows(module, "features", size),
-        reads_images=partial(_gives_rows, module, "pixel_values"),
+        reads_vectors=lambda size: _reads(module, "features", size),
+        reads_images=partial(_reads, module, "pixel_values"),
         runs_on=partial(_runs_on, module),
     )
 
 
 def _required(module: nn.Module) -> tuple[str, ...] | None:
-    """The arguments of a custom module's forward that a column must be found for."""
+    """Return the arguments of a custom module's forward that a column must be found for."""
     if is_transformers(module):
         return None
     parameters = signature(module.forward).parameters.values()
@@ -69,7 +68,8 @@ def _required(module: nn.Module) -> tuple[str, ...] | None:
 
 
 def first_layer(module: nn.Module) -> dict[str, Any]:
-    """The channels that a convolution reads, or the inputs of a Linear, whichever comes first.
+    """Return the channels that a convolution reads, or the inputs of a Linear, whichever comes
+    first.
 
     `convolutions` are the channels that any of them reads.
     """
@@ -88,56 +88,66 @@ def _is_lazy(module: nn.Module) -> bool:
 
 
 def run_once(module: nn.Module, batch: Batch, known: Names | None = None) -> Any:
-    """What the module returns for a batch, without a trace of the run in it."""
+    """Return what the module returns for a batch, without a trace of the run in it."""
     call, _ = match_arguments(module, list(batch), known)
     with preserved_state(module), torch.no_grad():
         return call(module, batch)
 
 
-def _gives_rows(module: nn.Module, column: str, *shape: int) -> bool | None:
-    """Whether the module gives one output per row of that shape, or per pixel of an image.
+def _zeros(
+    rows: int, shapes: Mapping[str, Sequence[int]], integers: Collection[str] = ()
+) -> dict[str, torch.Tensor]:
+    """Return rows of zeros by column; an attention mask keeps all of them."""
+    return {
+        name: torch.full(
+            (rows, *shape),
+            name == "attention_mask",
+            dtype=torch.int64 if name in {"attention_mask", *integers} else torch.float32,
+        )
+        for name, shape in shapes.items()
+    }
+
+
+def _runs_on(
+    module: nn.Module, shapes: Mapping[str, Sequence[int]], integers: Collection[str] = ()
+) -> bool:
+    """Return whether the module runs on two rows of zeros with these columns."""
+    try:
+        run_once(module, _zeros(2, shapes, integers))
+    except Exception:  # user code may raise anything; the first-batch probe reports it
+        return False
+    return True
+
+
+def _accepts(module: nn.Module, length: int, feature_size: int) -> bool:
+    """Return whether the module runs on feature sequences of this shape."""
+    shapes = {"attention_mask": [length], "masked_steps": [length]}
+    features = {"inputs_embeds": [length, feature_size]}
+    return _runs_on(module, {**features, **shapes}, {"masked_steps"})
+
+
+def _gives_rows(
+    module: nn.Module, shapes: Mapping[str, Sequence[int]], known: Names | None = None
+) -> bool | None:
+    """Return whether the module gives one output per row of zeros, or per pixel of an image.
 
     None if it reads more columns.
     """
-    if SEQUENCE_NAMES & {*signature(module.forward).parameters}:
-        return False
     try:
-        logits = run_once(module, {column: torch.zeros(ROWS_TRIED, *shape)}).logits
+        logits = run_once(module, _zeros(ROWS_TRIED, shapes), known).logits
     except FindingError:
         return None
     except Exception:  # user code may raise anything; the first-batch probe reports it
         return False
-    per_pixel = len(shape) == 3 and logits is not None and logits.ndim == 4
+    per_pixel = "pixel_values" in shapes and logits is not None and logits.ndim == 4
     return logits is None or ((logits.ndim <= 2 or per_pixel) and len(logits) == ROWS_TRIED)
 
 
-def _accepts(module: nn.Module, length: int, feature_size: int) -> bool:
-    """Whether the module runs on feature sequences of this shape."""
-    batch = {
-        "inputs_embeds": torch.zeros(2, length, feature_size),
-        "attention_mask": torch.ones(2, length, dtype=torch.int64),
-        "masked_steps": torch.zeros(2, length, dtype=torch.int64),
-    }
-    return _runs(module, batch)
-
-
-def _runs_on(
-    module: nn.Module, shapes: Mapping[str, Sequence[int]], integers: Collection[str]
-) -> bool:
-    """Whether the module runs on two rows of zeros with these columns."""
-    batch = {
-        name: torch.zeros(2, *shape, dtype=torch.int64 if name in integers else torch.float32)
-        for name, shape in shapes.items()
-    }
-    return _runs(module, batch)
-
-
-def _runs(module: nn.Module, batch: Batch) -> bool:
-    try:
-        run_once(module, batch)
-    except Exception:  # user code may raise anything; the first-batch probe reports it
+def _reads(module: nn.Module, column: str, *shape: int) -> bool | None:
+    """Return whether the module gives one output per row of a column, and reads no sequences."""
+    if SEQUENCE_NAMES & {*signature(module.forward).parameters}:
         return False
-    return True
+    return _gives_rows(module, {column: shape})
 
 
 CLASS = "AutoModelForAudioClassification"
@@ -148,7 +158,7 @@ SHORTEST_SECONDS = 0.05
 def extractor_inputs(
     name: str | None, config: Any, trust_remote_code: bool = False
 ) -> AudioInputs | None:
-    """The inputs of a transformers model; without a name, of an untrained one.
+    """Return the inputs of a transformers model; without a name, of an untrained one.
 
     A folder without a feature extractor gets the usual one of its architecture.
     """
@@ -164,17 +174,19 @@ def extractor_inputs(
 def _saved_extractor(name: str, trust_remote_code: bool) -> dict[str, Any] | None:
     from transformers import AutoFeatureExtractor
 
-    try:
-        with quiet_transformers():
+    what = f"The feature extractor of {name} cannot be used"
+    fix = "Correct its preprocessor_config.json, or download the model again."
+    with library_reads(what, fix), quiet_transformers():
+        try:
             found = AutoFeatureExtractor.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError):
-        return None  # the model has no feature extractor
+        except (OSError, ValueError, KeyError, ImportError):
+            return None  # the model has no feature extractor
     plain = (str, int, float, list, type(None))
     return {key: value for key, value in found.to_dict().items() if isinstance(value, plain)}
 
 
 def _usual_extractor(config: Any) -> dict[str, Any]:
-    """The extractor of an architecture: of waveforms, unless the config has mel bands."""
+    """Return the extractor of an architecture: of waveforms, unless the config has mel bands."""
     if config.model_type == "whisper":
         return {KIND: "WhisperFeatureExtractor", "feature_size": config.num_mel_bins}
     if config.model_type == "audio-spectrogram-transformer":
@@ -188,7 +200,7 @@ def _usual_extractor(config: Any) -> dict[str, Any]:
 
 
 def _least_samples(config: Any) -> int:
-    """How many samples the convolutions of a waveform model need for two frames."""
+    """Return how many samples the convolutions of a waveform model need for two frames."""
     kernels, strides = getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
     samples = 2
     for kernel, stride in reversed(list(zip(kernels, strides, strict=False))):
@@ -197,7 +209,7 @@ def _least_samples(config: Any) -> int:
 
 
 def audio_of_module(module: nn.Module) -> AudioInputs:
-    """The inputs of a custom module, which are found by trying."""
+    """Return the inputs of a custom module, which are found by trying."""
     sizes = (layer_input_size(each) or getattr(each, "in_channels", 0) for each in module.modules())
     found = tuple(dict.fromkeys(size for size in sizes if size))
     return AudioInputs(sizes=found, gives_rows=partial(_gives_audio_rows, module))
@@ -206,16 +218,7 @@ def audio_of_module(module: nn.Module) -> AudioInputs:
 def _gives_audio_rows(
     module: nn.Module, shape: tuple[int, ...], time: int, columns: Sequence[str] = ()
 ) -> bool:
-    batch = {
-        "input_values": torch.zeros(ROWS_TRIED, *shape),
-        "attention_mask": torch.ones(ROWS_TRIED, shape[time], dtype=torch.int64),
-        **{column: torch.zeros(ROWS_TRIED, *shape) for column in columns[1:]},
-    }
-    named = dict.fromkeys(columns[:1], "input_values")
-    known = Names(named, ("input_values", *columns[1:]) if columns else ())
-    try:
-        tried = copy.deepcopy(module)  # a run would fix the sizes of lazy layers
-        logits = run_once(tried, batch, known).logits
-    except Exception:  # user code may raise anything; the first-batch probe reports it
-        return False
-    return logits is None or (logits.ndim <= 2 and len(logits) == ROWS_TRIED)
+    shapes = dict.fromkeys(("input_values", *columns[1:]), shape)
+    known = Names(dict.fromkeys(columns[:1], "input_values"), tuple(shapes) if columns else ())
+    tried = copy.deepcopy(module)  # a run would fix the sizes of lazy layers
+    return _gives_rows(tried, {**shapes, "attention_mask": shape[time : time + 1]}, known) is True

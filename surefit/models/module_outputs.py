@@ -81,7 +81,7 @@ def pick_output(raw: Any, sizes: Sequence[int | None] = (), asked: Key | None = 
 
 
 def _parts(raw: Any) -> tuple[dict[Key, Any], bool]:
-    """What a module returned, part by part, and whether the parts have names."""
+    """Return what a module returned, part by part, and whether the parts have names."""
     if isinstance(raw, torch.Tensor):
         return {0: raw}, False
     if is_dataclass(raw) and not isinstance(raw, type):
@@ -101,7 +101,7 @@ def _parts(raw: Any) -> tuple[dict[Key, Any], bool]:
 
 
 def _find(asked: Key, tensors: Mapping[Key, torch.Tensor]) -> Key:
-    """The output of this name or, counted from 0, of this number."""
+    """Return the output of this name or, counted from 0, of this number."""
     keys = list(tensors)
     for key in keys:
         if str(key) == str(asked):
@@ -134,17 +134,17 @@ class SingleLogit:
     axis: int = -1
 
     def is_alone(self, scores: torch.Tensor) -> bool:
-        """Whether there is one score for each target, with or without an axis for it."""
+        """Return whether there is one score for each target, with or without an axis for it."""
         return scores.ndim == self.rank - 1 or (
             scores.ndim == self.rank and scores.shape[self.axis] == 1
         )
 
     def with_axis(self, scores: torch.Tensor) -> torch.Tensor:
-        """The scores with an axis of classes, which may have a single place."""
+        """Return the scores with an axis of classes, which may have a single place."""
         return scores.unsqueeze(self.axis) if scores.ndim == self.rank - 1 else scores
 
     def of_both(self, scores: torch.Tensor) -> torch.Tensor:
-        """The scores of both classes.
+        """Return the scores of both classes.
 
         >>> import torch
         >>> SingleLogit().of_both(torch.tensor([[2.0], [-1.0]])).tolist()
@@ -167,7 +167,7 @@ class StepScores:
     """Whether forward takes (B, W, T), as nn.Conv1d does."""
 
     def inputs(self, given: dict[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:
-        """The arguments of `forward`, the features with the axes that it reads."""
+        """Return the arguments of `forward`, the features with the axes that it reads."""
         if not self.reads_time_last:
             return given
         turned = [arg for arg, column in arguments.items() if column == "inputs_embeds"]
@@ -188,7 +188,8 @@ class StepScores:
 
 
 def covers(found: int, num_steps: int, stride: int) -> bool:
-    """Whether so many outputs are one for each `stride` steps, the last one of fewer or more.
+    """Return whether so many outputs are one for each `stride` steps, the last one of fewer or
+    more.
 
     >>> covers(3, 5, 2), covers(2, 5, 2), covers(4, 5, 2)
     (True, True, False)
@@ -200,7 +201,7 @@ Run = Callable[[Mapping[str, Any]], torch.Tensor | None]
 
 
 def find_step_scores(run: Run, batch: Mapping[str, Any], stride: int) -> StepScores | None:
-    """How the scores that `run` gives for a batch become (B, T, C).
+    """Return how the scores that `run` gives for a batch become (B, T, C).
 
     None where it returns no scores (B, ·, ·); the probe of the first batch reports these.
     """
@@ -223,7 +224,7 @@ def find_step_scores(run: Run, batch: Mapping[str, Any], stride: int) -> StepSco
 
 
 def describe_axes(found: StepScores) -> Finding:
-    """What was found out about the module's axes."""
+    """Return what was found out about the module's axes."""
     parts = [
         "takes features (B, W, T)" if found.reads_time_last else "",
         "returns scores (B, C, T)" if found.classes_second else "",
@@ -284,12 +285,12 @@ class OutputReader:
     """Where the module has the time axis, if not second, in scores per time step (B, T, C)."""
 
     def pick(self, raw: Any) -> Picked:
-        """The output that has the scores."""
+        """Return the output that has the scores."""
         sizes = (self.num_outputs, None if self.single_logit is None else 1)
         return pick_output(raw, sizes, self.asked)
 
     def __call__(self, raw: Any, batch: Mapping[str, Any] | None = None) -> Any:
-        """The outputs with attributes `logits` and `loss`, either of which may be None.
+        """Return the outputs with attributes `logits` and `loss`, either of which may be None.
 
         There is a score for each class, and for each time step of the batch.
         """
@@ -310,7 +311,7 @@ class OutputReader:
         return SimpleNamespace(logits=logits, loss=loss, raw=raw, single_logit=single_logit)
 
     def _named(self, raw: Any) -> SimpleNamespace:
-        """The parts of what a module returned, with the names that the rest of surefit reads."""
+        """Return parts of what a module returned, with the names that the rest of surefit reads."""
         picked, (parts, named) = self.pick(raw), _parts(raw)
         scalars = {k: v for k, v in parts.items() if isinstance(v, torch.Tensor) and v.ndim == 0}
         loss = parts.get("loss") if named else next(iter(scalars.values()), None)

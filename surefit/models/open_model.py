@@ -7,11 +7,9 @@ from typing import Any
 from surefit.data.remote_url import is_url
 from surefit.errors import UsageError
 from surefit.models import custom_modules, pretrained, tiny
-from surefit.models.model_source import ModelSource, WeightLimits
+from surefit.models.model_source import NO_LIMITS, ModelSource, WeightLimits
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
-
-NO_LIMITS = WeightLimits()
 
 
 def open_model(
@@ -23,7 +21,7 @@ def open_model(
     limits: WeightLimits = NO_LIMITS,
     code: CodeGate,
 ) -> ModelSource:
-    """The source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
+    """Return source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
     source = _open_other(model, from_scratch, code)
     if source is None:
         trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
@@ -37,7 +35,7 @@ def open_model(
 
 
 def _open_other(model: Any, from_scratch: bool, code: CodeGate) -> ModelSource | None:
-    """The source of any model but a transformers folder and a hub id."""
+    """Return the source of any model but a transformers folder and a hub id."""
     if not isinstance(model, str):
         return custom_modules.open_object(model)
     if not model:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from surefit.core.patterns import matching
 from surefit.errors import UsageError
 
 
@@ -230,26 +230,24 @@ _FROZEN = "_surefit_frozen"
 SHOWN = 8
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern means a parameter: a part of its name between dots, a wildcard or a regex.
+def named_by(pattern: str, names: Iterable[str], key: str) -> frozenset[str]:
+    """Return the parameters that a pattern of `key` means: a part of their name between dots, a
+    wildcard or a regex.
 
-    >>> [matches(p, "bert.layer.1.bias") for p in ("layer.1", "*.bias", "bert.*[01].*", "ayer")]
-    [True, True, True, False]
+    >>> [bool(named_by(p, ["bert.layer.1.bias"], "freeze")) for p in ("layer.1", "*.bias", "ayer")]
+    [True, True, False]
     """
-    if f".{pattern}." in f".{name}." or fnmatchcase(name, pattern):
-        return True
-    try:
-        return re.fullmatch(pattern, name) is not None
-    except re.error:
-        return False
+    every = [*names]
+    plain = (n for n in every if f".{pattern}." in f".{n}." or fnmatchcase(n, pattern))
+    return frozenset(plain) | matching(pattern, every, key)
 
 
 def find_parameters(module: nn.Module, pattern: str, key: str) -> dict[str, nn.Parameter]:
     """The parameters that a pattern of `key` means; tied ones are found by each of their names."""
     every = dict(module.named_parameters(remove_duplicate=False))
-    found = {name: weight for name, weight in every.items() if matches(pattern, name)}
-    if found:
-        return found
+    meant = named_by(pattern, every, key)
+    if meant:
+        return {name: weight for name, weight in every.items() if name in meant}
     parts = dict.fromkeys(name.rpartition(".")[0] for name in every)
     ends = dict.fromkeys(part for name in every for part in name.split(".") if not part.isdigit())
     close = difflib.get_close_matches(pattern, [*ends, *parts, *every], n=3, cutoff=0.5)
@@ -288,7 +286,7 @@ def freeze_parameters(module: nn.Module, patterns: Sequence[str], has_adapters: 
 
 
 def frozen_by_pattern(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that `freeze` has frozen."""
+    """Return the parameters that `freeze` has frozen."""
     return {name: p for name, p in module.named_parameters() if getattr(p, _FROZEN, False)}
 
 
@@ -302,7 +300,7 @@ def count_moving_statistics(module: nn.Module) -> int:
 def parameters_by_rate(
     module: nn.Module, lr: float, lr_by: Mapping[str, float]
 ) -> dict[float, list[nn.Parameter]]:
-    """The trained parameters by their learning rate, those with the rate `lr` first.
+    """Return the trained parameters by their learning rate, those with the rate `lr` first.
 
     A parameter that several patterns mean has the rate of the last one.
     """
@@ -336,7 +334,7 @@ def check_rates(module: nn.Module, lr_by: Mapping[str, float], passed: Any) -> N
 def describe_patterns(
     module: nn.Module, freeze: Sequence[str], lr_by: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What is frozen and what has a rate of its own, as the plan has it."""
+    """Return what is frozen and what has a rate of its own, as the plan has it."""
     frozen = frozen_by_pattern(module)
     left = {id(w): n for n, w in module.named_parameters() if w.requires_grad}
     rates: dict[str, Any] = {}

@@ -25,16 +25,15 @@ from surefit.errors import UsageError
 from surefit.findings import note, rule
 from surefit.gigabytes import show_size
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints
-from surefit.inputs.image.pixel_format import from_processor
-from surefit.inputs.text.tokenizer import has_tokenizer, header_parsed_once
+from surefit.inputs.model_hints import Hints, from_processor
+from surefit.inputs.tokenizer import has_tokenizer, header_parsed_once
 from surefit.models.feature_model import (
     build_feature_model,
     has_feature_layers,
     trained_feature_size,
 )
 from surefit.models.load_shards import build_late, whole_bytes
-from surefit.models.model_source import Built, ModelSource, WeightLimits
+from surefit.models.model_source import NO_LIMITS, Built, ModelSource, WeightLimits
 from surefit.models.module_inputs import extractor_inputs
 from surefit.models.quantize import BYTES_SHARE, quantization, quantize_on_meta
 from surefit.models.transformers_models import (
@@ -82,14 +81,15 @@ def open_pretrained(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None = None,
-    limits: WeightLimits = WeightLimits(),  # noqa: B008 - it is frozen
+    limits: WeightLimits = NO_LIMITS,
 ) -> ModelSource:
-    """A model folder, a run's folder or a hub id, through the Auto class of the task.
+    """Return a model folder, a run's folder or a hub id, through the Auto class of the task.
 
     A model with more weights than the limits allow is built without them.
     """
     model = read_pretrained(name, from_scratch, trust_remote_code, quantize, limits)
     name, config = model.name, model.config
+    is_outlined = model.loads == "whole" and not from_scratch
     return ModelSource(
         name,
         "pretrained",
@@ -101,8 +101,8 @@ def open_pretrained(
         tokenizer=name if not Path(name).is_dir() or has_tokenizer(name) else None,
         untrained=from_scratch,
         trust_remote_code=trust_remote_code,
-        weightless=model.loads != "whole",
-        late=model.loads == "late",
+        loads=model.loads,
+        outline=replace(model, is_outline=True).build if is_outlined else None,
         arguments=partial(forward_arguments, config),
         hints=partial(_hints, name, config),
         follows_rows=from_scratch,
@@ -112,7 +112,7 @@ def open_pretrained(
 
 
 def open_gguf(name: str, from_scratch: bool) -> ModelSource:
-    """A GGUF file, through the Auto class of the task; it also holds the tokenizer.
+    """Return a GGUF file, through the Auto class of the task; it also holds the tokenizer.
 
     Its weights are dequantized, so that the model can be trained and saved.
     """
@@ -122,6 +122,7 @@ def open_gguf(name: str, from_scratch: bool) -> ModelSource:
         name,
         "gguf",
         model.build,
+        None if from_scratch else replace(model, is_outline=True).build,
         max_positions=max_positions(model.config),
         auto_classes=auto_classes(model.config),
         model_type=model.config.model_type,
@@ -136,7 +137,7 @@ def read_pretrained(
     from_scratch: bool,
     trust_remote_code: bool,
     quantize: str | None = None,
-    limits: WeightLimits = WeightLimits(),  # noqa: B008 - it is frozen
+    limits: WeightLimits = NO_LIMITS,
 ) -> Pretrained:
     """Read the config of a model folder, a run's folder or a hub id, and how it is to be built."""
     name = model_place(model_folder(name))
@@ -146,7 +147,7 @@ def read_pretrained(
     model = Pretrained(name, config, from_scratch, trust_remote_code, more)
     if not from_scratch and _is_weightless(name):
         return replace(model, loads="config")
-    if limits == WeightLimits():
+    if limits == NO_LIMITS:
         return model
     size = _weight_bytes(name, config, from_scratch)
     # For a plan alone, nothing is downloaded to read where its weights are.
@@ -174,9 +175,11 @@ class Pretrained:
     """Which weights are loaded: all, none before the model is sharded, or none at all."""
     size: int = 0
     """Bytes of weights in float32 that are more than may be loaded; 0 if the model has none."""
+    is_outline: bool = False
+    """Whether its weights are left out although they could be loaded."""
 
     def build(self, head: Head | None, encoder: Encoder) -> Built:
-        """The model of the task, sized to the data."""
+        """Return the model of the task, sized to the data."""
         name, config, trusted = self.name, self.config, self.trust_remote_code
         if head is not None and head.body is not None and self.gguf is None:
             if self.quantization:
@@ -188,7 +191,7 @@ class Pretrained:
         set_head(config, head, encoder)
         set_tokens(config, encoder.tokenizer)
         with quiet_transformers(), building(name):
-            if self.loads == "config":
+            if self.loads == "config" or self.is_outline:
                 return self._without_weights(auto)
             if self.loads == "late":
                 return self._late(auto, encoder.tokenizer)
@@ -225,10 +228,12 @@ class Pretrained:
         return replace(built, findings=(*built.findings, note(message)))
 
     def _without_weights(self, auto: Any) -> Built:
-        """The model on the meta device, from which memory and time can be predicted."""
+        """Return the model on the meta device, from which memory and time can be predicted."""
         module = _on_meta(auto, self.config, self.trust_remote_code)
         if self.quantization:
             quantize_on_meta(module, self.quantization["quantization_config"])
+        if self.is_outline:
+            return Built(module)
         found = NO_WEIGHTS.finding(f"{self.name} has no weights; the plan uses its config alone.")
         if self.size:
             found = OVER_THIS_MACHINE.finding(
@@ -240,7 +245,7 @@ class Pretrained:
 
 
 def _hints(name: str, config: Any) -> Hints:
-    """The sizes in a body's config, or the feature size of its trained projection."""
+    """Return the sizes in a body's config, or the feature size of its trained projection."""
     if has_feature_layers(Path(name)):
         return Hints(trained=trained_feature_size(Path(name)))
     text = config.get_text_config()
@@ -253,7 +258,7 @@ def _hints(name: str, config: Any) -> Hints:
 
 
 def model_folder(name: str) -> str:
-    """The model inside a run's folder; any other name as it is."""
+    """Return the model inside a run's folder; any other name as it is."""
     inside = Path(name) / "model"
     if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
         raise UsageError(
@@ -265,7 +270,7 @@ def model_folder(name: str) -> str:
 
 
 def _is_weightless(name: str) -> bool:
-    """Whether a folder has a config and no weights of any kind."""
+    """Return whether a folder has a config and no weights of any kind."""
     folder = Path(name)
     kinds = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.index.json")
     return folder.is_dir() and not any(next(folder.glob(kind), None) for kind in kinds)
@@ -277,7 +282,7 @@ def _on_meta(auto: Any, config: Any, trust_remote_code: bool) -> Any:
 
 
 def _weight_bytes(name: str, config: Any, from_scratch: bool) -> int:
-    """Bytes of the weights in float32; 0 if that is not known before they are loaded.
+    """Return bytes of the weights in float32; 0 if that is not known before they are loaded.
 
     Of what is not in a local folder, only the config is asked for.
     """
@@ -334,15 +339,16 @@ def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, 
         return {}
     from transformers import AutoImageProcessor  # takes a second
 
-    known: dict[str, Any] = {}
-    try:
-        with quiet_transformers():
+    what = f"The image processor of {name} cannot be used"
+    fix = "Correct its preprocessor_config.json, or download the model again."
+    with library_reads(what, fix), quiet_transformers():
+        try:
             processor = AutoImageProcessor.from_pretrained(
                 name, trust_remote_code=trust_remote_code
             )
-        known = from_processor(processor.to_dict())
-    except (OSError, ValueError, KeyError, ImportError):
-        pass  # the model has no image processor
+        except (OSError, ValueError, KeyError, ImportError):
+            processor = None  # the model has no image processor
+        known = from_processor(processor.to_dict()) if processor is not None else {}
     vision = getattr(config, "vision_config", None) or config
     size = getattr(vision, "image_size", None)
     if "size" not in known and size:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from surefit.errors import UsageError
+from surefit.speed.precision import lower_dtype, resolve_precision
 
 BYTES_SHARE = 0.15
 """Bytes of 4-bit weights with their scales, as a share of those in float32; rounded up."""
@@ -20,7 +21,7 @@ FOUR_BITS = "4bit"
 
 
 def is_quantized(part: nn.Module) -> bool:
-    """Whether a transformers model has its weights in 4 bits."""
+    """Return whether a transformers model has its weights in 4 bits."""
     return bool(getattr(part, "is_loaded_in_4bit", False))
 
 
@@ -59,10 +60,7 @@ def quantization(bits: str) -> dict[str, Any]:
         )
     from transformers import BitsAndBytesConfig
 
-    computes_in = torch.float32
-    if device is not None:
-        real = torch.cuda.is_bf16_supported(including_emulation=False)
-        computes_in = torch.bfloat16 if real else torch.float16
+    computes_in = lower_dtype(resolve_precision("auto")) or torch.float32
     config = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -88,13 +86,13 @@ def prepare_quantized(part: nn.Module) -> None:
 
 
 def num_weights(parameter: nn.Parameter) -> int:
-    """How many weights a parameter has; a quantized one packs several into a byte."""
+    """Return how many weights a parameter has; a quantized one packs several into a byte."""
     state = getattr(parameter, "quant_state", None)
     return parameter.numel() if state is None else math.prod(state.shape)
 
 
 def quantization_tensors(module: nn.Module) -> list[torch.Tensor]:
-    """The scales and tables of 4-bit weights, which are neither parameters nor buffers."""
+    """Return the scales and tables of 4-bit weights, which are neither parameters nor buffers."""
     states = [getattr(parameter, "quant_state", None) for parameter in module.parameters()]
     return [tensor for state in states if state is not None for tensor in _tensors_of(state)]
 
@@ -105,7 +103,7 @@ def _tensors_of(state: Any) -> list[torch.Tensor]:
 
 
 def quantized_on_meta(weight: Any) -> tuple[Any, Any]:
-    """A 4-bit weight on the meta device, and its scales and tables there."""
+    """Return a 4-bit weight on the meta device, and its scales and tables there."""
     state = _state_on_meta(weight.quant_state)
     return _packed_weight(type(weight), torch.empty_like(weight.data, device="meta"), state), state
 
@@ -138,7 +136,7 @@ def quantize_on_meta(model: Any, config: Any) -> None:
 
 
 def _empty_weight(weight: Any, small: Any) -> Any:
-    """A 4-bit weight without values, with the state of a small one in its own sizes."""
+    """Return a 4-bit weight without values, with the state of a small one in its own sizes."""
     state = _state_on_meta(small)
     blocks = math.ceil(weight.numel() / state.blocksize)
     outer = math.ceil(blocks / state.state2.blocksize)
@@ -151,10 +149,6 @@ def _empty_weight(weight: Any, small: Any) -> Any:
 
 def _state_on_meta(state: Any) -> Any:
     made = copy.copy(state)
-    for name in ("absmax", "code", "offset"):
-        tensor = getattr(state, name)
-        if tensor is not None:
-            setattr(made, name, torch.empty_like(tensor, device="meta"))
-    if state.state2 is not None:
-        made.state2 = _state_on_meta(state.state2)
+    made.state2 = copy.copy(state.state2)
+    made.to("meta")
     return made

@@ -26,6 +26,7 @@ from surefit.models.pretrained import Pretrained, read_pretrained
 from surefit.models.quantize import prepare_quantized
 from surefit.models.transformers_models import quiet_transformers
 from surefit.targets.generation import SHAPING
+from surefit.targets.sampling import NOT_SAVED
 from surefit.targets.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 
@@ -74,7 +75,7 @@ def _save_generation(encoder: Encoder, folder: Path) -> None:
 
     before = read_json(folder / GENERATION, dict[str, Any])
     kept = {name: value for name, value in before.items() if name not in SHAPING}
-    chosen = {name: value for name, value in settings.items() if name != "do_sample"}
+    chosen = {name: value for name, value in settings.items() if name not in NOT_SAVED}
     try:
         config: Any = GenerationConfig(**{**kept, **chosen})
     except ValueError:  # what is kept does not go with what was chosen

@@ -19,6 +19,7 @@ from surefit.core.files import remove_file
 from surefit.models.call import Call
 from surefit.models.quantize import quantized_on_meta
 from surefit.processes import is_main, together
+from surefit.speed.varlen_attention import find_pretrained
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -49,19 +50,27 @@ def shard_module(
     return found
 
 
+def gathered_dtype(module: nn.Module, dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the precision that weights are gathered in, if not their own.
+
+    Layers of custom modules may meet float32 inputs without autocast, and mix no dtypes.
+    """
+    return dtype if find_pretrained(module) is not None else None
+
+
 def can_shard(module: nn.Module) -> bool:
-    """Whether every parameter has rows to shard, of floating point numbers."""
+    """Return whether every parameter has rows to shard, of floating point numbers."""
     return all(p.ndim and p.is_floating_point() for p in module.parameters())
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether the module's parameters are sharded over processes."""
+    """Return whether the module's parameters are sharded over processes."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: nothing is
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 def own_shard(tensor: Any) -> torch.Tensor:
-    """A tensor, or this process's shard of it."""
+    """Return a tensor, or this process's shard of it."""
     own: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return own
 
@@ -95,7 +104,7 @@ def gathered(module: nn.Module, everything: bool) -> Iterator[None]:
 
 
 def find_units(module: nn.Module) -> list[nn.Module]:
-    """The blocks that are gathered one at a time; none contains another.
+    """Return the blocks that are gathered one at a time; none contains another.
 
     A block that shares a parameter with the rest of the model is none: the units around it would
     hold two copies of the parameter. Neither is a bare Linear: its output is a view, which FSDP
@@ -118,7 +127,7 @@ def _named_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def _listed_blocks(module: nn.Module) -> list[nn.Module]:
-    """The parts of every ModuleList."""
+    """Return the parts of every ModuleList."""
     lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
     return [block for each in lists for block in each if not isinstance(block, nn.ModuleList)]
 
@@ -130,7 +139,7 @@ def _outermost(blocks: list[nn.Module]) -> list[nn.Module]:
 
 
 def _owns_its_parameters(block: nn.Module, module: nn.Module) -> bool:
-    """Whether the block has parameters, and no module outside of it has any of them."""
+    """Return whether the block has parameters, and no module outside of it has any of them."""
     own = {id(parameter) for parameter in block.parameters()}
     parts = {id(part) for part in block.modules()}
     return bool(own) and not any(
@@ -142,13 +151,13 @@ def _owns_its_parameters(block: nn.Module, module: nn.Module) -> bool:
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether each process holds a shard of the tensor."""
+    """Return whether each process holds a shard of the tensor."""
     module = sys.modules.get("torch.distributed.tensor")  # not imported: there is none
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def own_rows(tensor: Any) -> range:
-    """The rows of a tensor that this process holds: all of them, unless it is sharded."""
+    """Return the rows of a tensor that this process holds: all of them, unless it is sharded."""
     if not is_dtensor(tensor):
         return range(tensor.shape[0])
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -161,7 +170,7 @@ def own_rows(tensor: Any) -> range:
 
 
 def sample_shard(tensor: Any, step: int) -> Any:
-    """Every `step`-th value of the flattened tensor, of those that this process holds.
+    """Return every `step`-th value of the flattened tensor, of those that this process holds.
 
     One after the other in the order of the processes, the samples are those of the whole tensor.
     """
@@ -173,12 +182,12 @@ def sample_shard(tensor: Any, step: int) -> Any:
 
 
 def gather_whole(tensor: Any) -> Any:
-    """The whole tensor; all processes that hold a shard must call it."""
+    """Return the whole tensor; all processes that hold a shard must call it."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def unique_tensors(module: nn.Module) -> dict[str, tuple[Any, tuple[str, ...]]]:
-    """Each tensor of a module's state once, by its first name, with all of its names.
+    """Return each tensor of a module's state once, by its first name, with all of its names.
 
     The tensors are the module's own; tied weights are one tensor of several names.
     """
@@ -192,7 +201,7 @@ def unique_tensors(module: nn.Module) -> dict[str, tuple[Any, tuple[str, ...]]]:
 
 
 def meta_copy(module: nn.Module, call: Call) -> tuple[nn.Module, Call]:
-    """A copy of the model on the meta device, and its Call.
+    """Return a copy of the model on the meta device, and its Call.
 
     Integer buffers keep their values, on the CPU: models branch on them.
     """
@@ -221,7 +230,8 @@ class Skeleton:
         self.module, _ = meta_copy(module, Call({}))
 
     def gather(self, module: nn.Module, folder: Path) -> nn.Module:
-        """The whole module; all processes call it, and get it with the values on process 0 only.
+        """Return the whole module; all processes call it, and get it with the values on process 0
+        only.
 
         The values are in files that have no name: they take space in `folder` until they are freed.
         """
@@ -236,7 +246,8 @@ class Skeleton:
         return self.module
 
     def allocate(self, module: nn.Module, folder: Path) -> nn.Module:
-        """The whole module with empty weights, to be read from a checkpoint by one process alone.
+        """Return the whole module with empty weights, to be read from a checkpoint by one process
+        alone.
 
         The values are kept as by `gather`.
         """
@@ -285,13 +296,13 @@ def assign(module: nn.Module, names: Sequence[str], value: Any) -> Any:
 
 
 def saved_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The buffers in the state of a module; not what layers add to it, as quantized ones do."""
+    """Return buffers in the state of a module; not what layers add to it, as quantized ones do."""
     state = module.state_dict(keep_vars=True)
     buffers = module.named_buffers(remove_duplicate=False)
     return {name: buffer for name, buffer in buffers if name in state}
 
 
 def trained_tensors(module: nn.Module) -> dict[str, Any]:
-    """The weights that are trained, and the buffers: the module's own tensors."""
+    """Return the weights that are trained, and the buffers: the module's own tensors."""
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
     return {**weights, **saved_buffers(module)}

@@ -16,7 +16,6 @@ import numpy as np
 from surefit.errors import UsageError
 from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.models.feature_model import build_feature_model
 from surefit.models.model_source import Built, ModelSource
 from surefit.models.module_inputs import extractor_inputs
@@ -72,7 +71,7 @@ _LAST_TOKENS = ("sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id")
 
 @lru_cache
 def tiny_families() -> dict[str, tuple[str, ...]]:
-    """The architectures that `tiny:` builds, by family."""
+    """Return the architectures that `tiny:` builds, by family."""
     import transformers
 
     short, found = {kind: arch for arch, kind in MODEL_TYPES.items()}, {}
@@ -251,7 +250,7 @@ BODY_VOCABULARY = 16
 
 
 def open_tiny(arch: str) -> ModelSource:
-    """A small untrained model of an architecture, with a tokenizer made from the data."""
+    """Return a small untrained model of an architecture, with a tokenizer made from the data."""
     try:
         default = tiny_config(arch)
     except ValueError as error:
@@ -280,7 +279,7 @@ def open_tiny(arch: str) -> ModelSource:
 
 def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
     if head is not None and head.body is not None:
-        positions = room_for(feature_statistics(encoder).longest)
+        positions = room_for(encoder.input.statistics.longest)
         config = tiny_config(arch, TinySizes(BODY_VOCABULARY, max_positions=positions))
         return build_feature_model(f"tiny:{arch}", config, head, encoder, from_scratch=True)
     try:
@@ -303,7 +302,7 @@ def _build(arch: str, head: Head | None, encoder: Encoder) -> Built:
 
 
 def _sizes(encoder: Encoder) -> TinySizes:
-    """The default sizes, with the vocabulary and the image size of the data."""
+    """Return the default sizes, with the vocabulary and the image size of the data."""
     sizes, pixels = DEFAULT_SIZES, encoder.input.pixels
     if encoder.tokenizer is not None and len(encoder.tokenizer):
         sizes = replace(sizes, vocab_size=len(encoder.tokenizer))

@@ -38,7 +38,7 @@ FAMILY_OF = {
 
 
 def auto_classes(config: Any) -> frozenset[str]:
-    """The Auto classes of tasks that have a model for this config."""
+    """Return the Auto classes of tasks that have a model for this config."""
     import transformers
 
     found = {
@@ -58,7 +58,7 @@ def _is_bidirectional(config: Any) -> bool:
 
 
 def auto_class(name: str, config: Any, head: Head | None) -> Any:
-    """The Auto class of the task; raises where the architecture has no such model."""
+    """Return the Auto class of the task; raises where the architecture has no such model."""
     import transformers
 
     if head is None or head.auto_class is None:
@@ -223,7 +223,7 @@ def new_model(auto: Any, config: Any, trust_remote_code: bool = False) -> Any:
 
 
 def report_new(names: list[str]) -> tuple[Finding, ...]:
-    """The finding of weights that no file has."""
+    """Return the finding of weights that no file has."""
     if not names:
         return ()
     shown = ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
@@ -272,7 +272,7 @@ OFFSET_POSITIONS = (
 
 
 def input_size(text: Any) -> int:
-    """The size of `inputs_embeds`; some bodies project it to their hidden size."""
+    """Return the size of `inputs_embeds`; some bodies project it to their hidden size."""
     sizes = (getattr(text, name, None) for name in ("embedding_size", "word_embed_proj_dim"))
     return next((size for size in sizes if isinstance(size, int)), int(text.hidden_size))
 
@@ -302,7 +302,7 @@ def resize_config(config: Any, feature_size: int, longest: int) -> list[str]:
 
 
 def text_config(config: Any) -> Any:
-    """The part of a config that describes the text model, where it has several."""
+    """Return the part of a config that describes the text model, where it has several."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
@@ -316,7 +316,7 @@ def room_for(longest: int) -> int:
 
 
 def max_positions(config: Any) -> int | None:
-    """The longest sequence that the model accepts, where its config limits it."""
+    """Return the longest sequence that the model accepts, where its config limits it."""
     for name in _POSITIONS:
         value = getattr(config, name, None)
         if isinstance(value, int) and value > 0:
@@ -326,17 +326,17 @@ def max_positions(config: Any) -> int | None:
 
 
 def offsets_positions(config: Any) -> bool:
-    """Whether the pad token decides where positions begin."""
+    """Return whether the pad token decides where positions begin."""
     return config.model_type in OFFSET_POSITIONS and config.pad_token_id is not None
 
 
 def supports_checkpointing(module: nn.Module) -> bool:
-    """Whether gradient checkpointing can still be enabled in a part of the model."""
+    """Return whether gradient checkpointing can still be enabled in a part of the model."""
     return any(not part.is_gradient_checkpointing for part in _checkpointed_parts(module))
 
 
 def is_checkpointing(module: nn.Module) -> bool:
-    """Whether any part of the model uses gradient checkpointing."""
+    """Return whether any part of the model uses gradient checkpointing."""
     return any(part.is_gradient_checkpointing for part in _checkpointed_parts(module))
 
 
@@ -352,7 +352,7 @@ def enable_checkpointing(module: nn.Module) -> None:
 
 
 def _checkpointed_parts(module: nn.Module) -> list[Any]:
-    """The outermost submodules that support gradient checkpointing."""
+    """Return the outermost submodules that support gradient checkpointing."""
     if getattr(module, "supports_gradient_checkpointing", False):
         return [module]
     return [part for child in module.children() for part in _checkpointed_parts(child)]

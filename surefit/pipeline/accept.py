@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.forms import spread_columns
 from surefit.data.python.streams import Stream
 from surefit.data.several_columns import base_role, join_columns
 from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import Finding
-from surefit.inputs.array_per_file import join_parts
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import adapt_layout
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.source_forms import read_as_known
 
@@ -31,14 +30,16 @@ class Accepted:
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
     refuse_stream(table)
-    table = join_columns(_named_as_read(table, task, encoder), encoder.roles.values())
+    table = spread_columns(_named_as_read(table, task, encoder), task.role_names)
+    table = join_columns(table, encoder.roles.values())
     table, roles, found = read_as_known(table, task, encoder.roles)
     encoder = replace(encoder, roles=roles) if roles != encoder.roles else encoder
     check_columns(table, task, encoder.roles, encoder.extras)
-    table, joined = join_parts(table, encoder)
-    encoder, notes = adapt_layout(encoder, table)
+    given, notes = task.reads.input_of(encoder.roles), list[Finding]()
+    if given is not None and given.adapt is not None:
+        table, encoder, notes = given.adapt(table, encoder)
     return Accepted(
-        with_files(table, encoder.roles, task.reads.file_roles), encoder, (*found, *joined, *notes)
+        with_files(table, encoder.roles, task.reads.file_roles), encoder, (*found, *notes)
     )
 
 
@@ -75,7 +76,7 @@ def check_columns(
 
 
 def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[str]:
-    """The roles that a table must have: of several forms that are read, those of its own."""
+    """Return the roles that a table must have: of several forms that are read, those of its own."""
     mixed = [{*names} for names in task.needs if {*names} <= {*task.reads.mixes}]
     forms = [form & {*roles} for form in mixed if form - {*task.targets} <= {*roles}]
     for form in sorted(forms, key=len, reverse=True):
@@ -85,7 +86,7 @@ def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[
 
 
 def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:
-    """To predict for a table of one column, where one is read, its name does not matter."""
+    """Rename the only column of a table to predict for, where one is read."""
     if not encoder.predicting or len(table.columns) != 1:
         return table
     read = [c for role, c in encoder.roles.items() if not task.role(role).may_be_missing]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.field import PER_ROW
 from surefit.batches.loading import prefetch
 from surefit.config import RunConfig
 from surefit.inputs.encoder import Encoder
@@ -26,8 +27,9 @@ from surefit.models.transformers_models import quiet_transformers
 from surefit.pipeline.row_groups import group_store, row_chunks
 from surefit.progress import Progress
 from surefit.speed.compiling import not_compiled
-from surefit.targets.generation import own_config
-from surefit.targets.task_spec import Metric, Sample, SumAndCount, TaskSpec
+from surefit.targets.generation import Sample, num_new_tokens, own_config
+from surefit.targets.own_loss import OwnLoss
+from surefit.targets.task_spec import Metric, SumAndCount, TaskSpec
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
@@ -52,7 +54,8 @@ class EvaluationSettings:
     batch_size: int
     max_tokens: int | None = None
     generate_rows: int = 0
-    max_new_tokens: int = 64
+    max_new_tokens: int | None = None
+    """Tokens that an answer may have; None: as those of the training data have."""
     max_batches: int | None = None
     """Only so many batches per process, those with the longest rows first; None for all."""
 
@@ -121,9 +124,11 @@ def _measure(
     groups = group_store(store, together)
     chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
     mine, passes = _share(chunks, group, settings.max_batches, is_sharded(pipeline.module))
+    per_row = float(store.num_targets.sum()) / max(len(store), 1)
     for done, batch in enumerate(prefetch(passes, partial(pipeline.batch, store))):
         progress("evaluating", min(done, len(mine)), len(mine))
         weight = 1 if done < len(mine) else 0
+        batch = {**batch, PER_ROW: per_row}
         outputs, scored = _outputs(pipeline, batch)
         for name, metric in metrics.items():
             if name == "loss":
@@ -145,13 +150,14 @@ def _measure(
 
 
 def _outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What the loss is computed from, and what metrics are: the outputs of the call that prediction
-    makes, or None where they have no scores. A module's own loss takes a call apart.
+    """Return what the loss is computed from, and what metrics are: the outputs of the call that
+    prediction makes, or None where they have no scores. A module's own loss takes a call apart.
     """
     targets = pipeline.call.targets
+    reads_all = pipeline.task.reads.own_fields is not None  # its metrics get what forward returned
     if not targets.own_loss:
         outputs = pipeline.predicted(batch)
-        return outputs, None if has_module_loss(outputs) else outputs
+        return outputs, outputs if reads_all or not has_module_loss(outputs) else None
     scored = pipeline.predicted(batch) if targets.scored else None
     return pipeline.outputs(batch), scored  # last: a module may keep the targets it was given
 
@@ -159,9 +165,9 @@ def _outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
 def _share(
     chunks: Sequence[Any], group: Group, max_batches: int | None, sharded: bool
 ) -> tuple[Sequence[Any], Iterator[Any]]:
-    """This process's batches; and those it computes, of which the further ones count nothing.
+    """Return this process's batches; and those it computes, of which further ones do not count.
 
-    A process without rows still takes part in the sums. A divided model is gathered in each pass,
+    A process without rows still takes part in the sums. A sharded model is gathered in each pass,
     so that all processes need the same number of passes.
 
     >>> mine, passes = _share([1, 2, 3], Group(1, 2), None, sharded=True)
@@ -175,7 +181,7 @@ def _share(
 
 
 def _figures(name: str, metric: Metric, sums: Mapping[str, Any]) -> dict[str, Any]:
-    """A metric's figure, and those beside it."""
+    """Return a metric's figure, and those beside it."""
     beside = metric.beside(sums) if metric.beside is not None else {}
     return {name: metric.figure(sums), **{f"{name}_{end}": value for end, value in beside.items()}}
 
@@ -197,23 +203,24 @@ def _generate(
     groups = groups[:wanted] if groups is not None else None
     lengths = store.lengths[:wanted]
     chunks = row_chunks(lengths, settings.batch_size, settings.max_tokens, groups)
-    module = pipeline.module
+    module, encoder = pipeline.module, pipeline.encoder
+    new_tokens = num_new_tokens(encoder, settings.max_new_tokens)
     mine, passes = _share(chunks, group, settings.max_batches, is_sharded(module))
-    # transformers lets a divided model go on until all processes have their last token.
+    # transformers runs a sharded model until all processes have their last token.
     with not_compiled(module), gathered(module, everything=own_config(module) is None):
         for done, rows in enumerate(passes if is_sharded(module) else mine):
             progress("generating", min(done, len(mine)), len(mine))
             with quiet_transformers(), without_router_logits(module):
-                samples = generate.answer(
-                    module, store.rows(rows), pipeline.encoder, settings.max_new_tokens
-                )
+                samples = generate.answer(module, store.rows(rows), encoder, new_tokens)
             made += zip(rows.tolist(), samples, strict=True) if done < len(mine) else ()
     progress("generating", len(mine), len(mine))
     return [sample for _, sample in sorted(group.gather(made), key=lambda pair: pair[0])]
 
 
 def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> Metric:
-    """A Metric of a function that returns a sum and a count; one that reads names gets them."""
+    """Return a Metric of a function for a sum and a count; one that reads names gets them."""
+    if isinstance(metric, OwnLoss):
+        return _of_terms(metric)
     if isinstance(metric, Metric) and metric.uses_encoder:
         beside = metric.beside and partial(metric.beside, encoder=encoder)
         return replace(metric, sums=partial(metric.sums, encoder=encoder), beside=beside)
@@ -227,8 +234,30 @@ def as_metric(metric: SumAndCount | Metric, encoder: Encoder | None = None) -> M
     return Metric(sums, _mean)
 
 
+def _of_terms(own: OwnLoss) -> Metric:
+    """Return the metric of a user's function, with the means of its parts beside it."""
+
+    def sums(outputs: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+        terms = own.terms(outputs, batch)
+        found = {"sum": terms.total, "count": terms.count}
+        for name, (total, count) in terms.parts.items():
+            found |= {f"{name}.sum": total, f"{name}.count": count}
+        return found
+
+    def means_of_parts(sums: Mapping[str, Any]) -> dict[str, float]:
+        return {
+            name.removesuffix(".sum"): _mean(
+                {"sum": total, "count": sums[f"{name.removesuffix('.sum')}.count"]}
+            )
+            for name, total in sums.items()
+            if name.endswith(".sum")
+        }
+
+    return Metric(sums, _mean, beside=means_of_parts)
+
+
 def _mean(sums: Mapping[str, Any]) -> float:
-    """The mean per target; unknown, and never 0, where there is no target."""
+    """Return the mean per target; unknown, and never 0, where there is no target."""
     count = float(sums["count"])
     return float(sums["sum"]) / count if count else math.nan
 
@@ -245,6 +274,7 @@ def _add(totals: dict[str, Any], sums: Mapping[str, Any], weight: int) -> None:
 def _text_scores(task: TaskSpec, samples: Sequence[Sample]) -> dict[str, float]:
     if task.generate is None or not samples:
         return {}
-    scores = [task.generate.scores(sample) for sample in samples]
+    answers = [answer for sample in samples for answer in sample.answers]
+    scores = [task.generate.scores(answer) for answer in answers]
     means = {name: float(np.mean([score[name] for score in scores])) for name in scores[0]}
-    return {**means, **task.generate.together(samples)}
+    return {**means, **task.generate.together(answers)}

@@ -22,12 +22,11 @@ from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
 from surefit.data.table import Table
 from surefit.errors import RunFailedError
-from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
 from surefit.inputs.casting import row_length
 from surefit.inputs.encoded_row import (
     EncodedRow,
     RowFaultError,
-    SkipRowError,
     describe_counts,
     phrase_of,
 )
@@ -50,7 +49,7 @@ GIVE_ROWS = (
 def live_batch(
     pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, device: Any
 ) -> dict[str, Any]:
-    """Rows as their Dataset gives them in this epoch, with what their loss is divided by."""
+    """Return rows as their Dataset gives them in this epoch, with what their loss is divided by."""
     prepare, live = pipeline.prepare, pipeline.live
     assert live is not None
     read = live.encoded(pipeline, source, rows, epoch)
@@ -68,7 +67,7 @@ def live_batch(
 def _augmented(
     pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int, read: list[EncodedRow]
 ) -> list[Mapping[str, Any]]:
-    """The columns of rows that were read, changed as the source says; a partner is read, too."""
+    """Return columns of rows that were read, changed as the source says; a partner is read, too."""
     known = {int(row): each.columns for row, each in zip(rows, read, strict=True)}
     if isinstance(source, Store):
         return [known[int(row)] for row in rows]
@@ -92,13 +91,13 @@ class ReadAnew:
 
     @property
     def row_seconds(self) -> float:
-        """How long reading a row takes on average."""
+        """Return how long reading a row takes on average."""
         return self.live.row_seconds
 
     def encoded(
         self, pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int
     ) -> list[EncodedRow]:
-        """Rows of a Store as they are in this epoch (from 0)."""
+        """Return rows of a Store as they are in this epoch (from 0)."""
         with kept_randomness():
             numbers = [(int(source.source_row[row]), int(source.copy[row])) for row in rows]
             return [self._read(pipeline, *number, epoch) for number in numbers]
@@ -112,11 +111,10 @@ class ReadAnew:
             if self.copies is not None and copy:
                 row, again = _encode_again(pipeline, raw)
                 blocks = self.copies.encode_anew(row, (number, copy, epoch), blocks, again)
-        except SkipRowError as skip:
-            message = f"{where}: the row cannot be used ({phrase_of(skip.reason)})."
-            raise RunFailedError(message, GIVE_ROWS) from None
         except RowFaultError as fault:
-            raise RunFailedError(f"{where}: {fault.message}", fault.fix or GIVE_ROWS) from None
+            dropped = f"the row cannot be used ({phrase_of(fault.reason)})."
+            what = dropped if fault.reason else fault.message
+            raise RunFailedError(f"{where}: {what}", fault.fix or GIVE_ROWS) from None
         if len(blocks) != 1:
             raise RunFailedError(
                 f"{where}: the row is longer than {pipeline.encoder.max_length} and would be "
@@ -127,7 +125,7 @@ class ReadAnew:
 
 
 def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
-    """What the loss of these rows is divided by: their targets, or their class weights."""
+    """Return what divides the loss of these rows: their targets, or their class weights."""
     options = pipeline.encoder.settings.loss
     if options.class_weights is None:
         return sum(row.num_targets for row in rows)
@@ -137,7 +135,8 @@ def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
 
 def _raw_row(pipeline: Pipeline, table: Table) -> Mapping[str, Any]:
     """Return the only row of a Table as the Encoder reads it."""
-    return join_columns(spread_columns(table), pipeline.encoder.roles.values()).row(0)
+    table = spread_columns(table, pipeline.task.role_names)
+    return join_columns(table, pipeline.encoder.roles.values()).row(0)
 
 
 def _encode_again(pipeline: Pipeline, raw: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -186,7 +185,7 @@ class StreamWindows:
     def encoded(
         self, pipeline: Pipeline, source: Store | EpochRows, rows: Any, epoch: int
     ) -> list[EncodedRow]:
-        """Rows of a window, encoded."""
+        """Return rows of a window, encoded."""
         if epoch == 0:
             stored = source if isinstance(source, Store) else source.stored
             counts = stored.num_targets
@@ -204,7 +203,7 @@ class StreamWindows:
         return [self.held.rows[int(row)] for row in rows]
 
     def position(self) -> dict[str, Any] | None:
-        """Where the window in memory began, as plain values."""
+        """Return where the window in memory began, as plain values."""
         held = self.held
         if not held.window:
             return None
@@ -250,11 +249,11 @@ class StreamWindows:
                 ):  # those that cannot be used are left out, as in the plan
                     row, again = _encode_again(pipeline, raw)
                     for _, copy, _ in self.copies.encode(row, number, made, again, window):
-                        copies += () if isinstance(copy, SkipRowError) else copy
-            except SkipRowError as skip:
-                dropped[skip.reason] += 1
-                continue
+                        copies += () if isinstance(copy, RowFaultError) else copy
             except RowFaultError as fault:
+                if fault.reason:
+                    dropped[fault.reason] += 1
+                    continue
                 message = f"row {number} of the stream: {fault.message}"
                 raise fault.rule.error(message, row=number, fix=fault.fix) from None
             truncated += any(block.truncated for block in made)
@@ -265,7 +264,7 @@ class StreamWindows:
         self._report(starts[-1][1], dropped, truncated)
 
     def _begin_again(self, began: int, num_rows: int) -> None:
-        """A new pass over the stream; raises where there is none, or no row in a whole one."""
+        """Begin a new pass over the stream; raise if there is none, or no row in a whole one."""
         stream, cursor = self.stream, self.stream.cursor
         if not stream.again:
             raise StreamEndedError(
@@ -283,7 +282,7 @@ class StreamWindows:
         stream.rewind(cursor.passes + 1)
 
     def _arranged(self, rows: list[EncodedRow], pipeline: Pipeline) -> list[EncodedRow]:
-        """The rows in the order of lengths of the Store, so that its batches suit them."""
+        """Return the rows in the order of lengths of the Store, so that its batches suit them."""
         lengths = [row_length(row.columns, pipeline.fields) for row in rows]
         placed: list[EncodedRow] = [rows[0]] * self.num_rows
         shortest = np.argsort(lengths, kind="stable")[: self.num_rows]

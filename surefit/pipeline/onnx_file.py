@@ -61,7 +61,7 @@ def write_onnx(pipeline: Pipeline, table: Table, path: Path) -> float:
 
 
 def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
-    """Batches of different sizes, of rows as they are read to predict for."""
+    """Yield batches of different sizes, of rows as they are read to predict for."""
     predicting = pipeline.for_prediction
     accepted = predicting.accept(table)
     rows: list[Mapping[str, Any]] = []
@@ -79,7 +79,8 @@ def _batches(pipeline: Pipeline, table: Table) -> Iterator[dict[str, Any]]:
 
 
 def _outputs(module: Any, call: Call, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that the module returns, by name; the one that predictions use is the first.
+    """Return the tensors that the module returns, by name; the one that predictions use is the
+    first.
 
     Without names, that one is `logits`, and the others are numbered.
     """
@@ -141,7 +142,7 @@ def _convert(
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Without the log of torch's exporter, which lists operations of libraries that are absent."""
+    """Hide the log of torch's exporter, which lists operations of libraries that are absent."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -152,14 +153,14 @@ def _quiet_torch() -> Iterator[None]:
 
 
 def _first_cause(error: BaseException) -> str:
-    """The error that the others were raised from, in one line without colours."""
+    """Return the error that the others were raised from, in one line without colours."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(COLOURS.sub("", describe_error(error)).split())[:300]
 
 
 def _free_axes(name: str, value: Any, pipeline: Pipeline) -> dict[int, Any]:
-    """The axes of a column that differ from batch to batch: rows, and steps of sequences."""
+    """Return the axes of a column that differ from batch to batch: rows, and steps of sequences."""
     import torch
 
     spec = pipeline.fields.get(name)
@@ -169,7 +170,7 @@ def _free_axes(name: str, value: Any, pipeline: Pipeline) -> dict[int, Any]:
 
 
 def _compare(path: Path, batch: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    """The largest difference between what the file and the module compute."""
+    """Return the largest difference between what the file and the module compute."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from surefit.batches.collate import PADDED, PADDING_FREE, Layout
+from surefit.config import Generation
 from surefit.inputs.encoder import Encoder
 from surefit.models.auxiliary_loss import find_auxiliary_loss
-from surefit.models.call import Call, Names, OwnLoss, TargetUse, match_arguments, with_module_loss
+from surefit.models.call import Call, Names, TargetUse, match_arguments, with_module_loss
 from surefit.models.module_outputs import OutputChoice, StepScores
+from surefit.models.named_modules import Part
 from surefit.models.save_model import load_model
+from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, only_read
 from surefit.pipeline.row_groups import ANY_LENGTHS, RowGroups
 from surefit.speed.choose_head import HeadChoice, from_choice
 from surefit.speed.varlen_attention import find_varlen, use_varlen_attention
 from surefit.speed.varlen_kernels import BY_ROW
+from surefit.targets.generation import own_config
+from surefit.targets.own_loss import OwnLoss
+from surefit.targets.sampling import (
+    choose_settings,
+    known_settings,
+    refuse_system,
+    refuse_unused,
+)
 from surefit.targets.task_spec import Loss, TaskSpec
 from surefit.user_code import CodeGate
 
@@ -53,6 +64,8 @@ class Choices:
     rows_reason: str | None = None
     attention: str | None = None
     """The kernel of padding-free attention."""
+    shared_prompts: bool = False
+    """Whether two answers to a prompt share its computation."""
     row_groups: RowGroups | None = None
     step_scores: StepScores | None = None
     targets: TargetUse | None = None
@@ -94,8 +107,7 @@ def open_pipeline(
         columns = list(plan["model"]["columns"].values())
     names = (plan.get("model") or {}).get("columns") or {}
     call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
-    if call.clock is not None:  # after training, the last epoch and step
-        call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]
+    call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]  # the last ones
     encoder = only_read(encoder, call) if loss_fn is None else encoder
     return build_pipeline(task, encoder, module, call, loss_fn, collate_fn, plan["seed"])
 
@@ -109,11 +121,21 @@ def build_pipeline(
     collate_fn: Callable[..., Any] | None,
     seed: int,
 ) -> Pipeline:
-    """The Pipeline of a plan or of a run, to which its Choices are then applied."""
+    """Return the Pipeline of a plan or of a run, to which its Choices are then applied."""
     own = OwnLoss(loss_fn) if loss_fn is not None else None
     loss: Loss = own or with_module_loss(task.loss_for(encoder))
     fields = task.fields_for(encoder)
     return Pipeline(task, encoder, module, call, loss, fields, PADDED, collate_fn, seed)
+
+
+def with_own_step(
+    pipeline: Pipeline, training_step: Callable[..., Any], parts: Mapping[str, Part]
+) -> Pipeline:
+    """Return the Pipeline with a user's own step; a `loss_fn` that it has is for evaluation."""
+    known = pipeline.loss if isinstance(pipeline.loss, OwnLoss) else None
+    clock = pipeline.call.clock
+    step = OwnStep(training_step, parts_of=parts, clock=clock, evaluated_by=known)
+    return replace(pipeline, loss=step)
 
 
 def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
@@ -128,8 +150,9 @@ def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
     needed = pipeline.task.head_for(pipeline.encoder)
     labelled = needed.predicts if needed is not None else None
     head = from_choice(module, choices.head) if choices.head is not None else None
-    if head is not None:
-        head = replace(head, smoothing=label_smoothing(pipeline.encoder))
+    if head is not None and needed is not None:
+        smoothing = label_smoothing(pipeline.encoder)
+        head = replace(head, smoothing=smoothing, by_token=needed.by_token)
     labelled = labelled if head is not None else None
     wanted = choices.rows == PADDING_FREE
     padding_free = wanted and use_varlen_attention(module, choices.attention or BY_ROW)
@@ -137,11 +160,35 @@ def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
     return replace(
         pipeline,
         call=replace(call, head=head, varlen=varlen),
-        layout=Layout(padding_free, labelled, body_only=padding_free and labelled is None),
+        layout=Layout(
+            padding_free,
+            labelled,
+            body_only=padding_free and labelled is None,
+            shares_prompt=padding_free and choices.shared_prompts,
+        ),
         row_groups=choices.row_groups or ANY_LENGTHS,
     )
 
 
+def with_generation(pipeline: Pipeline, wanted: Generation, as_model: bool = False) -> Pipeline:
+    """Return the Pipeline of a trained model that generates as `wanted`.
+
+    With `as_model`, it samples where the model's generation config does.
+    """
+    generate, encoder = pipeline.task.generate, pipeline.encoder
+    if generate is None or not generate.possible(pipeline.module, encoder):
+        refuse_unused(wanted)
+        return pipeline
+    refuse_system(encoder, wanted)
+    before = encoder.settings.generate or {}
+    taken = {name: before[name] for name in wanted.from_model if name in before}
+    greedy = {**generate.settings(pipeline.module, encoder), **taken}
+    known = known_settings(own_config(pipeline.module))
+    settings = choose_settings(greedy, wanted, known, as_model)
+    seed = encoder.settings.seed if wanted.seed is None else wanted.seed
+    return replace(pipeline, encoder=encoder.with_settings(generate=settings, seed=seed))
+
+
 def label_smoothing(encoder: Encoder) -> float:
-    """How much a run smooths its labels."""
+    """Return how much a run smooths its labels."""
     return encoder.settings.loss.label_smoothing

@@ -7,25 +7,29 @@ every command uses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from surefit.batches.collate import PADDED, Layout, is_masked
 from surefit.batches.field import Field, lead_column
 from surefit.batches.loading import Prepare, load_batch, to_batch
 from surefit.batches.order import Batches
+from surefit.data.python.live_rows import kept_randomness
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.inputs.augment.array_changes import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import EncodedRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
-from surefit.models.call import Call, Names, OwnLoss
+from surefit.models.call import Call, Names, with_module_loss
 from surefit.models.lora import lower_frozen
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
@@ -40,6 +44,7 @@ from surefit.speed.sparse_head import find_input_embedding
 from surefit.speed.varlen_attention import Varlen
 from surefit.targets.class_loss import loss_divisor
 from surefit.targets.classes import is_multi_label
+from surefit.targets.own_loss import OwnLoss
 from surefit.targets.task_spec import Batch, Loss, TaskSpec
 
 if TYPE_CHECKING:
@@ -71,13 +76,15 @@ class Pipeline:
     row_groups: RowGroups = ANY_LENGTHS
     live: ReadAnew | StreamWindows | None = None
     """How training rows are read in each epoch, where no Store has them."""
+    predict_fn: Callable[..., Any] | None = None
+    """The user's own `predict_fn(outputs, batch)`, in place of the task's."""
 
     def accept(self, table: Table) -> Accepted:
         """Check a table's columns, resolve its files, and read its features as the model does."""
         return accept(table, self.task, self.encoder)
 
     def encode_row(self, row: Mapping[str, Any]) -> tuple[EncodedRow, ...]:
-        """One row of an accepted table; raises why it is dropped or cannot be encoded."""
+        """Return one row of an accepted table; raises why it is dropped or cannot be encoded."""
         return self.row_encoder(row)
 
     def encode(
@@ -88,9 +95,10 @@ class Pipeline:
         progress: Progress = silent,
         stage: str = "encoding rows",
     ) -> Store:
-        """Rows of an accepted table as columns on disk."""
+        """Return rows of an accepted table as columns on disk."""
         encoder = replace(self, encoder=accepted.encoder).row_encoder
-        return encode_rows(accepted.table, rows, encoder, copies, progress, stage)
+        store = encode_rows(accepted.table, rows, encoder, copies, progress, stage)
+        return store if self.task.link is None else self.task.link(store, accepted.encoder)
 
     def batch(
         self,
@@ -99,7 +107,7 @@ class Pipeline:
         epoch: int | None = None,
         device: Any = None,
     ) -> dict[str, Any]:
-        """Rows of a Store as one batch of tensors, on the module's device by default.
+        """Return rows of a Store as one batch of tensors, on the module's device by default.
 
         In an epoch of training, rows of a live Dataset are read anew; else they are as stored.
         """
@@ -107,22 +115,30 @@ class Pipeline:
         if epoch is not None and self.live is not None:
             return live_batch(self, source, rows, epoch, device)
         prepare, epoch = self.prepare, epoch or 0
-        return load_batch(
-            source,
-            rows,
-            {**MIXED_FIELDS, **self.fields},
-            self.collate_fn,
-            device,
-            prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),
-            self.layout,
-        )
+        with self._keyed_randomness(epoch, rows):
+            return load_batch(
+                source,
+                rows,
+                {**MIXED_FIELDS, **self.fields},
+                self.collate_fn,
+                device,
+                prepare and (lambda row, number, copy: prepare(row, epoch, number, copy)),
+                self.layout,
+            )
+
+    def _keyed_randomness(self, epoch: int, rows: Any) -> AbstractContextManager[None]:
+        """Let what a user's `collate_fn` draws depend on seed, epoch and rows, in any process."""
+        if self.collate_fn is None:
+            return nullcontext()
+        drawn = np.random.SeedSequence([self.encoder.settings.seed, epoch, *map(int, rows)])
+        return kept_randomness(int(drawn.generate_state(1)[0]))
 
     def collate(self, rows: Sequence[Mapping[str, Any]], layout: Layout = PADDED) -> dict[str, Any]:
-        """Encoded rows as one batch of tensors on the module's device."""
+        """Return encoded rows as one batch of tensors on the module's device."""
         return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
 
     def divisor(self, store: Store, rows: Any) -> float:
-        """What the loss of these rows is divided by: their targets, or their class weights."""
+        """Return what divides the loss of these rows: their targets, or their class weights."""
         options = self.encoder.settings.loss
         if options.class_weights is None:
             return int(store.num_targets[rows].sum())
@@ -130,23 +146,29 @@ class Pipeline:
 
     @property
     def counts_in_loss(self) -> bool:
-        """Whether only the loss knows its count, as a user's `loss_fn` does: a sum of weights."""
+        """Return whether only the loss knows its count, as a user's `loss_fn`: a sum of weights."""
         return isinstance(self.loss, OwnLoss)
 
     @property
     def counts_when_read(self) -> bool:
-        """Whether what a step's loss is divided by is known once its rows are read anew."""
+        """Return whether the divisor of a step's loss is known only once its rows are read anew."""
         labels = self.fields.get("labels")
         per_row = labels is None or not labels.rank or labels.numpy_dtype.kind == "f"
         weights = self.encoder.settings.loss.class_weights
         return self.live is not None and not (per_row and weights is None)
 
     def outputs(self, batch: Batch) -> Any:
-        """What the module makes of a batch in training."""
+        """Return what the module makes of a batch in training."""
         return self.call(self.module, batch)
 
+    @property
+    def by_sequence(self) -> Pipeline:
+        """The same, with a loss that has no term for two sequences together."""
+        loss = self.loss if self.task.loss_by is None else with_module_loss(self.task.loss)
+        return replace(self, loss=loss)
+
     def predicted(self, batch: Batch) -> Any:
-        """What the module makes of a batch without its targets: what metrics compare with them."""
+        """Return what the module makes of a batch without its targets, for metrics."""
         return self.call.predicting(self.module, batch)
 
     def evaluate(
@@ -156,43 +178,47 @@ class Pipeline:
         group: Group = ALONE,
         progress: Progress = silent,
     ) -> Evaluation:
-        """The task's metrics over the rows of a Store."""
+        """Return the task's metrics over the rows of a Store."""
         return evaluate(self, store, settings, group, progress)
 
     def predict(
-        self, table: Table, batch_size: int = 16, max_new_tokens: int = 64
+        self, table: Table, batch_size: int = 16, max_new_tokens: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """One prediction per row, in the order of the rows."""
+        """Return one prediction per row, in the order of the rows."""
         return predict(self.for_prediction, table, batch_size, max_new_tokens)
 
     @property
     def row_encoder(self) -> RowEncoder:
-        """How one row is encoded."""
+        """Return the encoder of single rows."""
         targets = not self.encoder.predicting
         count = self.task.count_targets
         return RowEncoder(self.task.encode, self.encoder, self.fields, count, targets)
 
     @cached_property
     def prepare(self) -> Prepare | None:
-        """What is drawn anew for a row in each epoch; None where the task draws nothing."""
+        """Return what is drawn anew for a row in each epoch; None where the task draws nothing."""
         return self.task.preparer(self.encoder, self.seed)
 
     @cached_property
     def on_meta(self) -> tuple[nn.Module, Call]:
-        """A copy of the module on the meta device, and its Call; one serves all traces."""
+        """Return a copy of the module on the meta device, and its Call; one serves all traces."""
         return meta_copy(self.module, self.call)
 
     @property
     def for_prediction(self) -> Pipeline:
-        """The same, for rows without targets and without what only training reads or adds."""
+        """Return the same for rows without targets, without what only training reads or adds."""
         encoder = only_read(self.encoder.without(self.task.targets), self.call)
         call = replace(
             self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
         )
         return replace(self, encoder=encoder, call=call)
 
+    def with_system(self, text: str | None) -> Pipeline:
+        """Return the same, with a system prompt for the dialogues that it reads."""
+        return replace(self, encoder=self.encoder.with_settings(system=text)) if text else self
+
     def with_probabilities(self, which: str) -> Pipeline:
-        """The same, predicting the probabilities of all classes."""
+        """Return the same, predicting the probabilities of all classes."""
         if which != "all":
             raise UsageError(f"probabilities is {which!r}.", "Write all, or leave it out.")
         if self.task.figures.class_scores is None:
@@ -204,44 +230,47 @@ class Pipeline:
 
     @property
     def device(self) -> Any:
-        """The device of the module's parameters; batches for a module on meta stay on the CPU."""
+        """Return the device of the parameters; batches for a module on meta stay on the CPU."""
         parameter = next(self.module.parameters(), None)
         return "cpu" if parameter is None or parameter.is_meta else parameter.device
 
     @property
     def vocab_size(self) -> int | None:
-        """Rows of the embedding that token ids are looked up in; None where there is none."""
+        """Return the number of rows of the embedding of token ids; None where there is none."""
         embedding = find_input_embedding(self.module) if "input_ids" in self.fields else None
         return int(embedding.weight.shape[0]) if embedding is not None else None
 
 
 def only_read(encoder: Encoder, call: Call) -> Encoder:
-    """The Encoder with those of its extra columns that the model's forward reads."""
+    """Return the Encoder with those of its extra columns that the model's forward reads."""
     read = {*call.arguments.values()}
     return replace(encoder, extras={n: f for n, f in encoder.extras.items() if n in read})
 
 
 def num_outputs(task: TaskSpec, encoder: Encoder) -> int | None:
-    """The scores per row that a task needs of a model; None where it does not say."""
+    """Return the scores per row that a task needs of a model; None where it does not say."""
     head = task.head_for(encoder)
     return None if head is None or head.size is None else head.size(encoder)
 
 
 def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
-    """The names, with the scores that the task needs of a model, and the output the user names.
+    """Return the names, with the scores that the task needs of a model, and the output the user
+    names.
 
     One score is enough for two classes that exclude each other.
     """
     count, single_logit = num_outputs(task, encoder), None
     head, exclusive = task.head_for(encoder), not is_multi_label(encoder)
-    if head is not None and task.figures.class_scores is not None and exclusive and count == 2:
+    is_pair = exclusive and count == len(encoder.classes) == 2
+    if head is not None and task.figures.class_scores is not None and is_pair:
         rank = 2 + task.fields_for(encoder)["labels"].rank
         single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
-    return replace(names, reads=OutputReader(encoder.settings.outputs, count, single_logit))
+    reads = OutputReader(encoder.settings.outputs, count, single_logit)
+    return replace(names, reads=reads, by_lists=head is not None and head.lists_of_images)
 
 
 def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]) -> Names:
-    """The names of a batch's columns in the data, and the inputs of rows that are tuples."""
+    """Return the names of a batch's columns in the data, and the inputs of rows that are tuples."""
     other: dict[str, str] = {}
     for role, column in encoder.roles.items():
         names = (get_role(role).batch_column, "input_ids" if role == "text" else role)
@@ -256,7 +285,7 @@ def known_names(encoder: Encoder, columns: Sequence[str], of_data: Sequence[str]
 
 
 def batch_columns(fields: Mapping[str, Field]) -> list[str]:
-    """The columns of a batch that is made by the Fields: a sequence has an attention mask."""
+    """Return the columns of a batch that the Fields make: a sequence has an attention mask."""
     columns = list(fields)
     lead = lead_column(columns)
     if lead is not None and is_masked(fields[lead]) and "attention_mask" not in columns:
@@ -287,26 +316,26 @@ class Job:
     parallel: str = "ddp"
     """How several processes share the model: each has the whole, or a shard (fsdp)."""
     gathers_whole: bool = False
-    """Whether a divided model is gathered as a whole, not block by block."""
+    """Whether a sharded model is gathered as a whole, not block by block."""
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:
-        """The module on the meta device as it is trained, and its Call; for traces."""
+        """Return the module on the meta device as it is trained, and its Call; for traces."""
         module, call = self.pipeline.on_meta
         lower_frozen(module, self.frozen_dtype)
         return module, call
 
     def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
-        """Training rows as one batch of tensors, augmented as in that epoch."""
+        """Return training rows as one batch of tensors, augmented as in that epoch."""
         source = self.train if self.augment is None else self.augment.in_epoch(epoch)
         return self.pipeline.batch(source, rows, epoch, device)
 
     @property
     def num_evaluations(self) -> int:
-        """How often the validation rows are evaluated."""
+        """Return how often the validation rows are evaluated."""
         if not len(self.validation):
             return 0
         return max(1, self.num_steps // self.eval_every) if self.eval_every else self.epochs

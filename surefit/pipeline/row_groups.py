@@ -36,7 +36,7 @@ ANY_LENGTHS = RowGroups()
 
 
 def group_store(store: Store, together: Together, prompts: bool = False) -> Numbers | None:
-    """A number per row: rows with equal numbers may be batched together; None if all may."""
+    """Return a number per row: rows with equal numbers may be batched together; None if all may."""
     if together == "padded":
         return None
     if prompts and "prompt_length" in store.fields:
@@ -50,7 +50,7 @@ def group_store(store: Store, together: Together, prompts: bool = False) -> Numb
 def group_rows(
     rows: Sequence[Mapping[str, Any]], together: Together, prompts: bool = False
 ) -> Numbers | None:
-    """The same for encoded rows in memory."""
+    """Return the same for encoded rows in memory."""
     if together == "padded" or not rows:
         return None
     if prompts and "prompt_length" in rows[0]:
@@ -60,7 +60,7 @@ def group_rows(
 
 
 def _numbers(sizes: npt.NDArray[Any], together: Together) -> Numbers:
-    """The number of each distinct row of sizes.
+    """Return the number of each distinct row of sizes.
 
     >>> _numbers(np.array([[3], [5], [3]]), "equal_length").tolist()
     [0, 1, 0]
@@ -91,7 +91,7 @@ class RowChunks(Sequence[Numbers]):
     @overload
     def __getitem__(self, place: slice) -> RowChunks: ...
     def __getitem__(self, place: int | slice) -> Numbers | RowChunks:
-        """A chunk, or some of them."""
+        """Return a chunk, or some of them."""
         if isinstance(place, slice):
             return RowChunks(self.order, self.starts, self._places[place])
         number = self._places[place]
@@ -104,7 +104,7 @@ def row_chunks(
     max_tokens: int | None,
     groups: Numbers | None = None,
 ) -> RowChunks:
-    """Rows in batches by length, the longest first, so that a lack of memory shows at once.
+    """Return rows in batches by length, the longest first, so that a lack of memory shows at once.
 
     >>> lengths = np.array([2, 5, 2, 4])
     >>> [rows.tolist() for rows in row_chunks(lengths, 2, None)]

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from surefit.batches.field import PER_ROW
 from surefit.batches.order import Share
 from surefit.data.python.live_rows import kept_randomness
 from surefit.models.call import compute_losses
 from surefit.pipeline.live_batch import DIVISOR
+from surefit.pipeline.own_step import OwnStep
 from surefit.speed.numerics import preserved_state
+from surefit.targets.own_loss import SumCount
 from surefit.targets.task_spec import Batch, Loss
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class Losses:
     count: Any
     added: Any = None
     """The module's auxiliary loss, a mean over tokens; None where it has none."""
+    parts: Mapping[str, SumCount] = field(default_factory=dict)
+    """Sums and counts of the parts that a `loss_fn` names."""
 
     @property
     def mean(self) -> float:
@@ -60,13 +65,20 @@ def forward_backward(
     The summed loss is multiplied by `factor`, by default one over its own count, and the module's
     auxiliary loss by `added_factor`.
     """
-    total, count, added = compute_losses(call, loss, model, batch)
+    if isinstance(loss, OwnStep):  # it has a backward pass for each of its losses
+        terms = loss.dry_run(model, batch)
+        return Losses(terms.total, terms.count, None, terms.parts)
+    total, count, added, parts = compute_losses(call, loss, model, batch)
     scaled = total / (float(count) or 1.0) if factor is None else total * factor
     if added is not None:
         scaled = scaled + added * added_factor
     scaled.backward() if backward is None else backward(scaled)
-    detached = [value.detach() if hasattr(value, "detach") else value for value in (count, added)]
-    return Losses(total.detach(), *detached)
+    named = {name: (_detached(part), _detached(of)) for name, (part, of) in parts.items()}
+    return Losses(total.detach(), _detached(count), _detached(added), named)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if hasattr(value, "detach") else value
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,8 @@ class Sums:
     loss: Any
     added: Any
     num_tokens: int
+    parts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Its part of the sum and of the count of each part that a `loss_fn` names."""
 
 
 def add_gradients(
@@ -135,14 +149,14 @@ def add_gradients(
     total: Any = None
     added: Any = None
     counted: Any = 0
-    if pipeline.call.clock is not None:
-        pipeline.call.clock.epoch, pipeline.call.clock.step = place.epoch, place.step
+    parts: dict[str, tuple[float, float]] = {}
+    pipeline.call.clock.epoch, pipeline.call.clock.step = place.epoch, place.step
     own = passes = len(share.micro_batches)
     if processes.shards:
         passes = batches.most_micro_batches(place.epoch, place.index)
     how = pipeline.call, pipeline.loss, processes.model
     for number, micro_batch in enumerate(share.micro_batches):
-        batch = next(step.loaded)
+        batch = {**next(step.loaded), PER_ROW: divisor / len(rows)}
         on_rows(micro_batch)
         part = int(batches.lengths[micro_batch].sum(dtype=np.int64)) / num_tokens * share.weight
         with processes.accumulating(number == passes - 1):
@@ -150,6 +164,10 @@ def add_gradients(
             found = forward_backward(*how, batch, *scales, processes.backward)
         total = found.total if total is None else total + found.total
         counted = counted + found.count
+        for name, (part_sum, part_count) in found.parts.items():
+            before = parts.get(name, (0.0, 0.0))
+            weighed = float(part_sum) * share.weight, float(part_count) * share.weight
+            parts[name] = before[0] + weighed[0], before[1] + weighed[1]
         if found.added is not None:
             added = found.added * part if added is None else added + found.added * part
     for number in range(own, passes):  # a pass that counts nothing
@@ -160,7 +178,7 @@ def add_gradients(
     if pipeline.counts_in_loss and added is None:
         divisor = _divide_by_count(processes, divisor, float(counted) * share.weight)
     mean = float(total) * (share.weight / divisor)
-    return Sums(mean, None if added is None else float(added), num_tokens)
+    return Sums(mean, None if added is None else float(added), num_tokens, parts)
 
 
 def _divide(

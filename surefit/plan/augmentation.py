@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -12,26 +12,22 @@ import numpy as np
 from surefit.config import Augmentation, RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.inputs.audio.audio_format import extract
-from surefit.inputs.audio.audio_input import audio_format
 from surefit.inputs.augment.array_augment import ArrayAugment, AugmentError, same_row
-from surefit.inputs.augment.array_changes import MIXES, ImageChanges, SeriesChanges
 from surefit.inputs.augment.augmented_copies import (
     AUGMENT_FUNCTION_FAILED,
     INSTRUCTIONS,
     AugmentedCopies,
 )
+from surefit.inputs.augment.mixed_rows import MIXES
 from surefit.inputs.augment.text_changes import CHANGES, read_synonyms
 from surefit.inputs.encoded_row import DropReason, describe_counts
-from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_sequences import feature_statistics
-from surefit.inputs.image.image_reading import pixel_format
+from surefit.inputs.row_input import RowInput
 from surefit.inputs.store import Store
 from surefit.models.call import has_module_loss
 from surefit.pipeline.pipeline import Pipeline
 from surefit.request import Request
 from surefit.targets.task_spec import TaskSpec
-from surefit.tasks import TASKS
+from surefit.tasks import INPUTS, TASKS
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file
 
@@ -61,7 +57,7 @@ BY_DEFAULT = ("wording", "case", "spacing", "punctuation")
 
 
 def make_copies(d: Draft) -> tuple[AugmentedCopies | None, list[Finding]]:
-    """How training rows are augmented; None without augmented copies."""
+    """Return how training rows are augmented; None without augmented copies."""
     task, roles, request, config = d.task, d.forms.roles, d.request, d.config
     factor, asked, seed = config.augmentation_factor, config.augment, config.seed
     if factor == 1:
@@ -88,7 +84,7 @@ def make_copies(d: Draft) -> tuple[AugmentedCopies | None, list[Finding]]:
 
 
 def _changes(asked: Augmentation, has_function: bool) -> dict[str, dict[str, Any]]:
-    """The changes by name in the order they are applied, each with its settings."""
+    """Return the changes by name in the order they are applied, each with its settings."""
     names: tuple[str, ...] | None = asked.changes
     if names is None:
         tabled = ("synonyms",) if asked.synonyms else ()
@@ -126,7 +122,7 @@ def _nothing_to_change(factor: int, task: TaskSpec) -> UsageError:
 def own_function(
     key: str, name: str | None, passed: Callable[..., Any] | None, code: CodeGate
 ) -> tuple[Callable[..., Any] | None, list[Finding]]:
-    """The function passed from Python, or the one that the config names under `key`."""
+    """Return the function passed from Python, or the one that the config names under `key`."""
     if passed is not None or name is None:
         return passed, []
     function: Callable[..., Any] = code.find(name)
@@ -164,22 +160,23 @@ TRIED_ROWS = 4
 
 def check_array_changes(d: Draft) -> None:
     """Refuse changes of arrays that rows of the task do not have."""
-    config, task, section = d.config, d.task, d.task.reads.arrays(d.forms.roles)
-    for name in KINDS:
-        asked = _asked(config, name)
-        if asked and name != section:
-            able = [spec.name for spec in TASKS.values() if spec.reads.arrays({name: name}) == name]
+    config, task, given = d.config, d.task, d.task.reads.arrays(d.forms.roles)
+    for role, each in INPUTS.items():
+        asked = _asked(config, each)
+        if asked and (given is None or each.section != given.section):
+            able = [spec.name for spec in TASKS.values() if spec.reads.arrays({role: role})]
             raise UsageError(
-                f"{name}.augment is set ({', '.join(asked)}), but {task.name} has no "
-                f"{WHAT[name]} to change here.",
+                f"{each.section}.augment is set ({', '.join(asked)}), but {task.name} has no "
+                f"{each.content_name} to change here.",
                 f"Leave it out; tasks that have: {', '.join(able)}.",
             )
     factor = config.augmentation_factor
-    if section is not None and factor > 1:
+    if given is not None and factor > 1:
+        usual = attrgetter(f"{given.section}.augment")(RunConfig()).usual
         raise UsageError(
-            f"augmentation_factor is {factor}, but {WHAT[section]} are augmented anew in each "
+            f"augmentation_factor is {factor}, but {given.content_name} are augmented anew in each "
             "epoch, without copies.",
-            f"Leave it out, and name changes under {section}.augment: {', '.join(KINDS[section])}.",
+            f"Leave it out, and name changes under {given.section}.augment: {', '.join(usual)}.",
         )
 
 
@@ -187,136 +184,81 @@ def make_array_augment(d: Draft) -> tuple[ArrayAugment | None, list[Finding]]:
     """How training rows of arrays are augmented, tried on a few; None without augmentation."""
     request, config, pipeline, train = d.request, d.config, d.pipeline, d.train
     encoder = pipeline.encoder
-    section = pipeline.task.reads.arrays(encoder.roles)
-    if section is None:
+    given = pipeline.task.reads.arrays(encoder.roles)
+    if given is None or given.changes is None:
         return None, []
     passed = request.objects.augment
     function, found = own_function(
         "augment.function", config.augment.function, passed, request.code
     )
-    changes = _asked(config, section)
+    changes = _asked(config, given)
     if not changes and function is None:
         return None, []
-    kind = MAKERS[section](changes, encoder, pipeline)
+    kind = given.changes(changes, encoder, pipeline.fields)
     further = [
-        replace(MAKERS[section](changes, own, pipeline), column=column)
+        replace(given.changes(changes, own, pipeline.fields), column=column)  # type: ignore[type-var]
         for column, own in encoder.further.items()
     ]
     augment = ArrayAugment(train, config.seed, kind, function, tuple(further))
     if augment.mixes:
-        _check_mixing(section, request, augment, pipeline)
+        _check_mixing(f"{given.section}.augment", request, augment, pipeline)
     if function is not None and len(train):
         found = [*found, *_try_own(augment)]
     return augment, found
 
 
-def asks_change(config: RunConfig, passed: Any, section: str) -> bool:
-    """Whether arrays of this section are changed in each epoch, also by a user's own function."""
+def asks_change(config: RunConfig, passed: Any, given: RowInput | None) -> bool:
+    """Whether arrays of this input are changed in each epoch, also by a user's own function."""
     own = passed is not None or config.augment.function is not None
-    return own or bool(_asked(config, section))
+    return given is not None and (own or bool(_asked(config, given)))
 
 
-def _asked(config: RunConfig, section: str) -> dict[str, float]:
-    return dict(attrgetter(f"{section}.augment")(config).asked())
+def _asked(config: RunConfig, given: RowInput) -> dict[str, float]:
+    if given.section is None:
+        return {}
+    return dict(attrgetter(f"{given.section}.augment")(config).asked())
 
 
-def _image_changes(
-    changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
-) -> ImageChanges:
-    pixels = pixel_format(encoder)
-    if pixels.channels not in (3, 4) and "saturation" in changes:
-        count = "one channel" if pixels.channels == 1 else f"{pixels.channels} channels"
-        raise UsageError(
-            f"image.augment.saturation is set, but images of {count} have no colours.",
-            "Leave it out; brightness and contrast change images of any number of channels.",
-        )
-    return ImageChanges.of(changes, pixels)
-
-
-def _series_changes(
-    changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
-) -> SeriesChanges:
-    vectors = "features" in pipeline.fields
-    if vectors and "time_mask" in changes:
-        raise UsageError(
-            "features.augment.time_mask is set, but each row is one vector, without time steps.",
-            "Leave it out; channel_mask hides a part of a vector.",
-        )
-    known = feature_statistics(encoder)
-    time, channel = (None, 0) if vectors else (0, 1)
-    column = "features" if vectors else "inputs_embeds"
-    return SeriesChanges(changes, column, time, channel, known.mean, known.scale)
-
-
-def _audio_changes(
-    changes: Mapping[str, float], encoder: Encoder, pipeline: Pipeline
-) -> SeriesChanges:
-    form = audio_format(encoder)
-    value = pipeline.fields[form.column]
-    if "time" in value.axes:
-        time = value.axes.index("time")
-    else:  # an extractor pads all rows to one length: the axis that the mel bands are not
-        made = form.extractor or {}
-        shape = extract(made, np.zeros(form.rate, np.float32))[form.column].shape
-        bands = made.get("num_mel_bins") or made.get("feature_size")
-        time = next((axis for axis, size in enumerate(shape) if size != bands), 0)
-    others = [axis for axis in range(value.rank) if axis != time and value.axes[axis] != "channel"]
-    if not others and "channel_mask" in changes:
-        raise UsageError(
-            "audio.augment.channel_mask is set, but the model reads waveforms, of one channel.",
-            "Leave it out; time_mask hides a part of a waveform.",
-        )
-    spread = (1.0,) if form.mels is not None and form.extractor is None else None
-    return SeriesChanges(changes, form.column, time, others[-1] if others else None, spread=spread)
-
-
-MakeKind = Callable[[Mapping[str, float], Encoder, Pipeline], ImageChanges | SeriesChanges]
-MAKERS: dict[str, MakeKind] = {
-    "image": _image_changes,
-    "features": _series_changes,
-    "audio": _audio_changes,
-}
-"""How the changes of a section of the config are made ready for the rows of a run."""
-KINDS: dict[str, tuple[str, ...]] = {
-    name: tuple(attrgetter(f"{name}.augment")(RunConfig()).usual) for name in MAKERS
-}
-WHAT = {"image": "images", "features": "series or vectors of features", "audio": "recordings"}
-
-
-def _check_mixing(
-    section: str, request: Request, augment: ArrayAugment, pipeline: Pipeline
-) -> None:
+def _check_mixing(key: str, request: Request, augment: ArrayAugment, pipeline: Pipeline) -> None:
     """Refuse mixup and cutmix where labels cannot be mixed, or the loss would not know of it."""
     name = next(name for name in MIXES if name in augment.kind.changes)
-    key, train = f"{section}.augment.{name}", augment.train
-    if request.config.loss.class_weights is not None:
-        raise UsageError(
-            f"{key} and loss.class_weights are set, but a mixed row has two classes.",
-            "Leave one of them out.",
-        )
-    for what in ("loss_fn", "collate_fn"):
-        if getattr(request.objects, what) is not None:
-            raise UsageError(
-                f"{key} gives a row two labels, which your own {what} does not read.",
-                "Leave one of them out.",
-            )
+    key, train, labels = f"{key}.{name}", augment.train, pipeline.fields["labels"]
+    objects = request.objects
+    own = next((n for n in ("loss_fn", "collate_fn") if getattr(objects, n) is not None), None)
     shapes = {train.value(augment.kind.column, row).shape for row in _some_rows(train, 1000)}
-    if len(shapes) > 1:
-        lengths = sorted(shape[0] for shape in shapes)
-        raise UsageError(
+    lengths = sorted(shape[0] for shape in shapes)
+    leave = "Leave one of them out."
+    refused = (
+        (
+            request.config.loss.class_weights is not None,
+            f"{key} and loss.class_weights are set, but a mixed row has two classes.",
+            leave,
+        ),
+        (
+            own is not None,
+            f"{key} gives a row two labels, which your own {own} does not read.",
+            leave,
+        ),
+        (
+            len(shapes) > 1,
             f"{key} blends rows, and these are of different lengths ({lengths[0]} to "
             f"{lengths[-1]}).",
             "Leave it out, or give rows of one length.",
-        )
-    if pipeline.fields["labels"].time_axis is not None:
-        raise UsageError(
+        ),
+        (
+            labels.time_axis is not None,
             f"{key} would give every time step two classes.",
-            "Leave it out; jitter, scale, time_mask and channel_mask keep the class of each step.",
-        )
-    if pipeline.fields["labels"].rank == 2 and name == "mixup":
-        raise UsageError(
-            f"{key} would give every pixel two classes.", "Use cutmix, which pastes the mask, too."
-        )
+            "Leave it out; changes of single rows keep the class of each step.",
+        ),
+        (
+            labels.rank == 2 and name == "mixup",
+            f"{key} would give every pixel two classes.",
+            "Use cutmix, which pastes the mask, too.",
+        ),
+    )
+    for is_refused, message, fix in refused:
+        if is_refused:
+            raise UsageError(message, fix)
     import torch
 
     with torch.no_grad():
@@ -352,7 +294,7 @@ def _try_own(augment: ArrayAugment) -> list[Finding]:
 
 
 def describe_augment(augment: ArrayAugment | None) -> dict[str, Any] | None:
-    """The changes by name and one's own function, as the plan has them; None for none."""
+    """Return the changes by name and one's own function, as the plan has them; None for none."""
     if augment is None:
         return None
     function = augment.function

@@ -8,35 +8,34 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from surefit.batches.loading import load_batch
 from surefit.checks.machine import check_weights
-from surefit.data.column_types import describe_type, list_axes
-from surefit.data.data_rules import DTYPE_CONVERTED, USER_DATA_CODE_FAILED
+from surefit.data.data_rules import USER_DATA_CODE_FAILED
 from surefit.data.roles import extra_fields
 from surefit.data.table import Table
 from surefit.errors import describe_error
 from surefit.findings import Finding, note
-from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints
-from surefit.inputs.features.feature_sequences import layout_of
+from surefit.inputs.model_hints import Hints
+from surefit.inputs.own_columns import only_input
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
 from surefit.models.call import Call, Names, match_arguments
 from surefit.models.lora import Adaptation, adapt, is_adapted
-from surefit.models.model_source import ModelSource, WeightLimits
+from surefit.models.model_source import NO_LIMITS, Build, ModelSource, WeightLimits
 from surefit.models.module_outputs import Key
-from surefit.models.open_model import NO_LIMITS, open_model
+from surefit.models.named_modules import as_modules
+from surefit.models.open_model import open_model
 from surefit.models.optimizer import freeze_parameters
 from surefit.models.transformers_models import enable_checkpointing
-from surefit.pipeline.open_pipeline import build_pipeline
+from surefit.pipeline.open_pipeline import build_pipeline, with_own_step
 from surefit.pipeline.pipeline import Pipeline, batch_columns, expect_scores, known_names
 from surefit.plan.choose_form import read_further, refuse_raw
 from surefit.plan.draft import Draft, Findings
+from surefit.plan.proof import describe_built
+from surefit.plan.settle_step import parts_of_step
 from surefit.processes import num_processes
 from surefit.speed.numerics import align_weights
-from surefit.tasks.custom import only_input
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,9 +77,10 @@ def _weight_limits(d: Draft) -> WeightLimits:
 
 
 def open_source(d: Draft) -> tuple[ModelSource, Findings]:
-    """Where the model comes from; nothing is built."""
+    """Return where the model comes from; nothing is built."""
+    model = d.objects.model if d.objects.model is not None else d.config.model
     source = open_model(
-        d.objects.model if d.objects.model is not None else d.config.model,
+        model if d.objects.training_step is None else as_modules(model),
         from_scratch=d.config.from_scratch,
         trust_remote_code=d.config.trust_remote_code,
         quantize=d.config.lora.quantize,
@@ -92,19 +92,35 @@ def open_source(d: Draft) -> tuple[ModelSource, Findings]:
 
 
 def read_hints(d: Draft) -> tuple[tuple[ModelSource, Hints], Findings]:
-    """What the model expects of its inputs."""
+    """Return what the model expects of its inputs."""
     hints = d.source.hints()
     return (replace(d.source, image=d.source.image or dict(hints.image or {})), hints), ()
 
 
-def build_module(d: Draft) -> tuple[tuple[nn.Module, Adaptation | None], list[Finding]]:
-    """Build the model for the data, with adapters and gradient checkpointing where asked for."""
+def build_module(
+    d: Draft,
+) -> tuple[tuple[tuple[nn.Module, Adaptation | None], tuple[Finding, ...]], tuple[Finding, ...]]:
+    """Build the model for the data; without weights if no stage that is to run reads them."""
+    outline = d.source.outline
+    if outline is not None and d.proof.is_whole and d.request.shows_only:
+        module, found = _build(d, outline)
+        freeze_parameters(module[0], d.config.freeze, module[1] is not None)
+        if describe_built(module[0], found) == d.proof.built:
+            return (module, found), found
+    module, found = _build(d, d.source.build)
+    return (module, found), found
+
+
+def _build(
+    d: Draft, build: Build
+) -> tuple[tuple[nn.Module, Adaptation | None], tuple[Finding, ...]]:
+    """Build the model, with adapters and gradient checkpointing where asked for."""
     import torch
 
     config, source, encoder = d.config, d.source, d.encoder
     head = d.task.head_for(encoder)
     torch.manual_seed(config.seed)
-    built = source.build(head, encoder)
+    built = build(head, encoder)
     found, adaptation = [*built.findings], None
     if config.lora.r or is_adapted(built.module):
         torch.manual_seed(config.seed)
@@ -119,7 +135,7 @@ def build_module(d: Draft) -> tuple[tuple[nn.Module, Adaptation | None], list[Fi
         align_weights(built.module)  # frozen weights of a named base are read from the same file
     if config.checkpointing:
         enable_checkpointing(built.module)
-    return (built.module, adaptation), found
+    return (built.module, adaptation), tuple(found)
 
 
 def prepare_weights(d: Draft) -> None:
@@ -132,7 +148,7 @@ def prepare_weights(d: Draft) -> None:
 def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
     """Match the columns of the data with what the module's forward names."""
     (module, adaptation), task, encoder, table = d.module, d.task, d.encoder, d.data.table
-    loss_fn, collate_fn = d.objects.loss_fn, d.objects.collate_fn
+    loss_fn, collate_fn = d.loss_fn, d.objects.collate_fn
     pad = getattr(getattr(module, "config", None), "pad_token_id", None)
     if encoder.tokenizer is None and isinstance(pad, int):
         encoder = encoder.with_settings(tokens=replace(encoder.settings.tokens, pad=pad))
@@ -158,11 +174,15 @@ def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
         encoder = read_further(encoder, call.arguments.values())
     seed = d.config.seed
     pipeline = build_pipeline(task, encoder, module, call, loss_fn, collate_fn, seed)
-    return Built(pipeline, d.source, table, adaptation), [*found, *_casts(table, encoder)]
+    pipeline = replace(pipeline, predict_fn=d.objects.predict_fn)
+    if d.objects.training_step is not None:
+        parts = parts_of_step(d.config, d.objects.optimizer, module)
+        pipeline = with_own_step(pipeline, d.objects.training_step, parts)
+    return Built(pipeline, d.source, table, adaptation), found
 
 
 def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
-    """The Pipeline that uses the output which the user names, as its Encoder keeps it."""
+    """Return the Pipeline that uses the output which the user names, as its Encoder keeps it."""
     if asked is None:
         return pipeline
     encoder = pipeline.encoder.with_settings(outputs=asked)
@@ -171,19 +191,8 @@ def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
 
 
 def _is_whole(table: Table, column: str) -> bool:
-    """Whether every row has a value, so that a loss_fn may read the column."""
+    """Return whether every row has a value, so that a loss_fn may read the column."""
     return bool(table.arrow[column].null_count == 0)
-
-
-def _casts(table: Table, encoder: Encoder) -> list[Finding]:
-    column = encoder.roles.get("features")
-    if column is None or layout_of(encoder).places:
-        return []
-    kind = table.column_type(column)
-    if list_axes(kind)[1] == pa.float32():
-        return []
-    message = f"column {column!r} is {describe_type(kind)}; it is read as float32."
-    return [DTYPE_CONVERTED.finding(message, column=column)]
 
 
 def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Finding]]:

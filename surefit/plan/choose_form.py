@@ -1,6 +1,7 @@
 """Which columns a custom module reads, where names and types alone do not say so.
 
-A module does not declare its inputs: its forward has names, and it is tried on zeros.
+A module does not declare its inputs: its forward has names, and it is tried on zeros. What it reads
+as images, token ids or features is known by those inputs (`RowInput.read_by`).
 """
 
 from __future__ import annotations
@@ -8,17 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from surefit.batches.field import well_known_fields
 from surefit.data.cell_files import holds, is_class_map
-from surefit.data.column_types import (
-    array_rank,
-    is_array,
-    is_integer_list,
-    is_number,
-    list_axes,
-)
+from surefit.data.column_types import array_rank, is_array, is_integer_list
 from surefit.data.column_values import is_identifier
 from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import ROLES, get_role
@@ -27,10 +20,11 @@ from surefit.data.several_columns import SEVERAL, extra_role
 from surefit.data.table import Table
 from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.features.feature_layout import Hints
-from surefit.inputs.image.image_files import FIRST, own_axis
+from surefit.inputs.model_hints import Hints
+from surefit.inputs.row_input import RowInput
+from surefit.targets.masks import MASKS
 from surefit.targets.task_spec import TaskSpec
-from surefit.tasks.image_segmentation import MASKS
+from surefit.tasks import TASKS
 
 TOKEN_COLUMNS = {*well_known_fields()} - {"inputs_embeds"}
 """Columns of token ids and beside them, as transformers calls them."""
@@ -45,10 +39,14 @@ def choose_form(
     chosen: Mapping[str, str],
     split_by: str | None = None,
 ) -> dict[str, str]:
-    """The columns by role that the user chose, with those that the module decides."""
-    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted
-    possible = {*ROLES} if tasks is None else {r for task in tasks for r in task.role_names}
-    found = _with_input(table, hints, possible, chosen)
+    """Return the columns by role that the user chose, with those that the module decides."""
+    tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or [*TASKS.values()]
+    possible = {role for task in tasks for role in task.role_names}
+    every = {each.role: each for task in TASKS.values() for each in task.reads.inputs}
+    inputs = {role: each for role, each in every.items() if role is not None and role in possible}
+    lead = {} if {*SEVERAL} & {*chosen} else _lead_input(table, hints, inputs, chosen)
+    has_label = "label" in possible and _has_label(table, chosen)
+    found = {**chosen, **(lead or _read_array(table, hints, inputs, chosen, has_label))}
     arrays = [name for name in table.columns if _is_input(table, name)]
     several = {*found} & {*SEVERAL} - {*chosen}
     if not (arrays or several) or "label" in found or "label" not in possible:
@@ -56,8 +54,11 @@ def choose_form(
     label = _label_beside(table, {*found.values(), *hints.arguments, *arrays, split_by or ""})
     if label is None:
         return found or _inputs_and_targets(table, hints, arrays)
-    has_input = bool({"image", "features", "input_ids"} & {*found})
-    if len(arrays) == 1 and not has_input and array_rank(table.column_type(arrays[0])) <= 2:
+    if (
+        len(arrays) == 1
+        and not {*inputs} & {*found}
+        and array_rank(table.column_type(arrays[0])) <= 2
+    ):
         found["features"] = arrays[0]
     return {**found, "label": label}
 
@@ -87,7 +88,7 @@ def _inputs_and_targets(table: Table, hints: Hints, arrays: Sequence[str]) -> di
 
 
 def _label_beside(table: Table, read: Collection[str]) -> str | None:
-    """The only column left that may be the label, where others are inputs, ids or groups."""
+    """Return the only column left that may be the label, where others are inputs, ids or groups."""
     label = get_role("label")
     may_be = [name for name in table.columns if label.accepts(table.column_type(name), False)]
     if len(may_be) < 2 or any(name.lower() in label.names for name in table.columns):
@@ -96,78 +97,41 @@ def _label_beside(table: Table, read: Collection[str]) -> str | None:
     return left[0] if len(left) == 1 else None
 
 
-def _with_input(
-    table: Table, hints: Hints, possible: Collection[str], chosen: Mapping[str, str]
+def _read_array(
+    table: Table,
+    hints: Hints,
+    inputs: Mapping[str, RowInput],
+    chosen: Mapping[str, str],
+    has_label: bool,
 ) -> dict[str, str]:
-    """The chosen columns, with that of the input, of which the tasks have the `possible` roles."""
-    taken = {*chosen.values()}
-    lead = _lead_input(table, hints.arguments, taken, possible)
-    if lead and not {*SEVERAL} & {*chosen}:
-        return {**chosen, **lead}
-    arrays = [name for name in table.columns if name not in taken and _is_input(table, name)]
-    is_chosen = {"image", "features"} & {*chosen} & {*possible}
-    if is_chosen or not arrays or "inputs_embeds" in hints.arguments:
-        return dict(chosen)
+    """Return the column of arrays that the module reads, with its role: the first input knows it.
+
+    Token ids are looked for beside a label only: without one, tasks read them by their name.
+    """
+    arrays = [n for n in table.columns if n not in chosen.values() and _is_input(table, n)]
+    if not arrays or {*inputs} & {*chosen} or "inputs_embeds" in hints.arguments:
+        return {}
     others = [name for name in arrays if name.lower() not in MASKS.names]
     if len(others) == 1 and array_rank(table.column_type(others[0])) == 3:
         arrays = others  # an image, and masks of its pixels
-    if "image" in possible and len(arrays) == 1 and _are_images(table, arrays[0], hints):
-        return {**chosen, "image": arrays[0]}
-    named = [name for name in hints.arguments if name in arrays]
-    looked_up = _looked_up(table, hints, arrays) if "input_ids" in possible else None
-    if looked_up is not None and "label" in possible and _has_label(table, chosen):
-        return {**chosen, "input_ids": looked_up}
-    is_flat = bool(named) and array_rank(table.column_type(named[0])) <= 2
-    if "features" in possible and len(arrays) > 1 and is_flat:
-        return {**chosen, "features": named[0]}
-    return dict(chosen)
+    for role, given in inputs.items():
+        column = given.read_by(table, arrays, hints)
+        if column is not None and (has_label or role != "input_ids"):
+            return {role: column}
+    return {}
 
 
 def _has_label(table: Table, chosen: Mapping[str, str]) -> bool:
-    """Whether a column is the label by its name, and one value per row."""
+    """Return whether a column is the label by its name, and one value per row."""
     label = get_role("label")
     named = (name for name in table.columns if name.lower() in label.names)
     return "label" in chosen or any(label.accepts(table.column_type(n), False) for n in named)
-
-
-def _looked_up(table: Table, hints: Hints, arrays: Sequence[str]) -> str | None:
-    """The first list of integers that the module reads as integers only: ids for an embedding."""
-    named = [name for name in hints.arguments if name in table.columns] or list(arrays[:1])
-    kinds = {name: table.column_type(name) for name in named}
-    read = {name: kind for name, kind in kinds.items() if is_array(kind) or is_number(kind)}
-    whole = {name for name, kind in read.items() if pa.types.is_integer(list_axes(kind)[1])}
-    ids = next((name for name in read if name in arrays and name in whole), None)
-    if ids is None or hints.runs_on is None or array_rank(read[ids]) != 1:
-        return None
-    shapes = {name: [axis.usual for axis in row_shape(table, name).axes] for name in read}
-    if "attention_mask" in hints.arguments:
-        shapes, whole = {**shapes, "attention_mask": shapes[ids]}, {*whole, "attention_mask"}
-    as_integers = hints.runs_on(shapes, whole)
-    return ids if as_integers and not hints.runs_on(shapes, whole - {ids}) else None
 
 
 def _is_input(table: Table, column: str) -> bool:
     """Whether a column has arrays, and its name is neither a label's nor one of token ids."""
     known = (*get_role("label").names, *TOKEN_COLUMNS)
     return is_array(table.column_type(column)) and column.lower() not in known
-
-
-def _are_images(table: Table, column: str, hints: Hints) -> bool:
-    """Whether the module reads the arrays as images, and not as sequences."""
-    rank = array_rank(table.column_type(column))
-    if hints.image is None or rank not in (2, 3):
-        return False
-    sizes = [axis.size for axis in row_shape(table, column).axes]
-    if rank == 3 and 1 not in sizes:
-        return True  # features have two axes
-    known, channels = [size for size in sizes if size is not None], hints.image["channels"]
-    if len(known) < len(sizes) or hints.reads_images is None or channels is None:
-        return False
-    if rank == 2:
-        as_sequence = hints.accepts is not None and hints.accepts(*known)
-        return not as_sequence and hints.reads_images(channels, *known) is not False
-    sides = known[1:] if own_axis(known) == FIRST else known[:2]
-    return hints.reads_images(channels, *sides) is not False
 
 
 RAW_INPUT = rule(
@@ -181,18 +145,17 @@ RAW_INPUT = rule(
     fix="Name an argument of forward after each column, or list them: columns.image=[left,right].",
 )
 
-WHAT = {"image": "images", "audio": "audio"}
 NAMES_IN_BATCHES = {"labels", *(role.batch_column for role in ROLES.values())}
 """Names that a batch has for other columns."""
 
 
 def _lead_input(
-    table: Table, arguments: Sequence[str], taken: Collection[str], possible: Collection[str]
+    table: Table, hints: Hints, possible: Collection[str], chosen: Mapping[str, str]
 ) -> dict[str, str]:
     """Of several columns of images or audio, the first that the module's forward names."""
-    free = [name for name in table.columns if name not in taken]
+    free = [name for name in table.columns if name not in chosen.values()]
     for role in SEVERAL:
-        named = [name for name in arguments if name in free and holds(table, name, role)]
+        named = [name for name in hints.arguments if name in free and holds(table, name, role)]
         if role not in possible or not named:
             continue
         images = [name for name in named if not is_class_map(table, name)] or named
@@ -208,7 +171,8 @@ def further_inputs(
     arguments: Sequence[str],
     chosen: Mapping[str, str],
 ) -> dict[str, str]:
-    """The further roles: `chosen` by the user, else columns that forward names like the first.
+    """Return the further roles: `chosen` by the user, else columns that forward names like the
+    first.
 
     Classes of pixels beside images are numbers to the module, as they are.
     """
@@ -254,7 +218,7 @@ def refuse_raw(table: Table, roles: Mapping[str, str], extras: Iterable[str]) ->
         if role is None or not holds(table, name, role) or is_class_map(table, name):
             continue
         raise RAW_INPUT.error(
-            f"column {name!r} holds {WHAT[role]} as {roles[role]!r} does, and would be passed to "
+            f"column {name!r} is of the kind of {roles[role]!r} ({role}), and would be passed to "
             "forward as it is in the data, neither resized nor normalised.",
             fix=f"Name an argument {name}, or set columns.{role}=[{roles[role]},{name}].",
             column=name,

@@ -69,7 +69,7 @@ def _try_batches(
     tried = [pipeline.batch(train, rows[:PROBED_ROWS]) for rows in first]
 
     def loss(batch: Any) -> Any:
-        total, _, added = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
+        total, _, added, _ = compute_losses(pipeline.call, pipeline.loss, pipeline.module, batch)
         return total if added is None else total + added
 
     with preserved_state(pipeline.module):
@@ -78,7 +78,7 @@ def _try_batches(
 
 
 def _is_static(module: nn.Module) -> bool:
-    """Whether all micro-batches are known to use the same parameters.
+    """Return whether all micro-batches are known to use the same parameters.
 
     Only known of classes of transformers, peft and torch without experts, dropped layers and
     learned masks; code of the user's own may do anything.

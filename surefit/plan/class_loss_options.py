@@ -49,7 +49,7 @@ def _has_effect(key: str, task: TaskSpec) -> bool:
 
 
 def settle_loss(pipeline: Pipeline, options: LossOptions, train: Store) -> Pipeline:
-    """The Pipeline with its class weights and label smoothing, which its Encoder keeps."""
+    """Return the Pipeline with its class weights and label smoothing, which its Encoder keeps."""
     encoder = pipeline.encoder
     if not _keys(options):
         return pipeline
@@ -70,7 +70,7 @@ def _keys(options: LossOptions) -> list[str]:
 
 
 def balanced_weights(train: Store, num_classes: int) -> tuple[float, ...]:
-    """Weights by which all classes count the same: targets / (classes × targets of the class).
+    """Weigh classes so that all count the same: targets / (classes × targets of the class).
 
     Where rows may have several classes: rows without the class / rows with it.
     """
@@ -85,7 +85,7 @@ def balanced_weights(train: Store, num_classes: int) -> tuple[float, ...]:
 
 
 def named_weights(weights: Mapping[str, float], encoder: Encoder) -> tuple[float, ...]:
-    """The weights of named classes; the others have 1."""
+    """Return the weights of named classes; the others have 1."""
     names = [str(name) for name in encoder.classes]
     unknown = next((name for name in weights if name not in names), None)
     if unknown is not None:
@@ -100,7 +100,7 @@ def named_weights(weights: Mapping[str, float], encoder: Encoder) -> tuple[float
 
 
 def describe_loss(encoder: Encoder) -> dict[str, Any] | None:
-    """Class weights by name and label smoothing, as the plan has them; None for neither."""
+    """Return class weights by name and label smoothing for the plan; None for neither."""
     chosen = encoder.settings.loss
     if chosen == PLAIN:
         return None

@@ -73,7 +73,7 @@ class DiskUse:
         return self.predicted_bytes <= self.free_bytes
 
     def as_dict(self) -> dict[str, Any]:
-        """The section `disk` of the plan."""
+        """Return the section `disk` of the plan."""
         names = ("predicted_bytes", "free_bytes", "fits", "final_bytes", "existing_bytes")
         about = {name: getattr(self, name) for name in names}
         return {**about, "folder": str(self.folder), "parts": dict(self.parts)}
@@ -107,7 +107,7 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
 
 
 def _tensors_bytes(values: Mapping[str, Any]) -> int:
-    """A safetensors file of these tensors."""
+    """Return a safetensors file of these tensors."""
     tensors = [value for value in values.values() if hasattr(value, "untyped_storage")]
     return unique_bytes(tensors) + TENSOR_BYTES * len(values)
 

@@ -2,14 +2,17 @@
 
 A Stage reads values of a Draft, makes further ones and reports what it found. `plan/stages.py` has
 the table. Running it gives progress, the time of each stage, and the list of stages not reached.
+Stages whose outcome is kept in the cache are not run again (`plan/proof.py`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
@@ -18,8 +21,10 @@ from surefit.findings import Finding, accept_findings, has_errors
 from surefit.memory.limit import Limit, find_limit
 from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.plan import Plan
+from surefit.plan.proof import Outcome, Proof
 from surefit.progress import Progress
 from surefit.request import PythonObjects, Request
+from surefit.speed.precision import lower_dtype
 from surefit.targets.task_spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -29,12 +34,14 @@ if TYPE_CHECKING:
     from surefit.batches.order import Batches
     from surefit.checks.probes.first_batch import FirstPass
     from surefit.checks.probes.model_profile import ModelProfile
+    from surefit.data.split_columns import PartColumn
     from surefit.data.table import Table
     from surefit.inputs.augment.array_augment import ArrayAugment
     from surefit.inputs.augment.augmented_copies import AugmentedCopies
     from surefit.inputs.encoder import Encoder
-    from surefit.inputs.features.feature_layout import FeatureLayout, Hints
+    from surefit.inputs.model_hints import Hints
     from surefit.inputs.store import Store
+    from surefit.memory.trace_step import Traced
     from surefit.models.lora import Adaptation
     from surefit.models.model_source import ModelSource
     from surefit.models.optimizer import OptimizerSettings
@@ -51,10 +58,14 @@ IN_PLAN = frozenset(field.name for field in fields(Plan))
 class Draft:
     """The values that stages have made so far; only `run` sets them. A Plan has some of them."""
 
+    loss_fn: Callable[..., Any] | None
+    """The user's own loss, passed in or named by the config."""
     wanted: Wanted
     """The task or tasks that the user names."""
     tables: tuple[Table, Table | None]
-    """The training data and the validation data as they were opened."""
+    """The training and validation data as they were opened, without the column of parts."""
+    part_column: PartColumn | None
+    """The column that says which part of the split a row belongs to."""
     kept_arrays: bool
     """Whether the tables have arrays as they are stored, for a module that reads all columns."""
     source: ModelSource
@@ -64,16 +75,20 @@ class Draft:
     kept_where: str | None
     scorer: Callable[[str, str], Any] | None
     copies: AugmentedCopies | None
-    layout: FeatureLayout | None
-    """The layout of features."""
     data: SplitData
     encoder: Encoder
+    proof: Proof
+    """What an earlier plan kept, and this one adds to it."""
     module: tuple[nn.Module, Adaptation | None]
+    building: tuple[Finding, ...]
+    """What was found in building the module."""
     built: Built
     train: Store
     validation: Store
     kept_bytes: int
     augment: ArrayAugment | None
+    min_rows: tuple[int, str] | None
+    """How many rows the module needs in training, and the layer that needs them."""
     batches: Batches
     optimizer: OptimizerSettings
     first: FirstPass
@@ -81,14 +96,22 @@ class Draft:
     """The Pipeline that probes use."""
     profile: ModelProfile
     """The passes of that Pipeline on a few rows."""
+    unreached: tuple[str, ...] | None
+    """Adapter weights that the loss does not depend on."""
     work: Job
     """The Job while it is settled; the Plan gets it at the end."""
+    traced: Traced | None
+    """The largest micro-batch on the meta device; None where it could not be traced."""
+    rate_tried: bool | None
+    """Whether the learning rate was tried; None where there was no memory for it."""
 
     def __init__(self, request: Request, progress: Progress, limit: Limit | None = None) -> None:
         self.request, self.progress, self.given_limit = request, progress, limit
         self.plan = Plan(request, task=request.objects.task)
         self.probing = ExitStack()
         """Frees the copy of the model that probes use."""
+        self.reported: list[Finding] = []
+        """What the stages that are being kept have found."""
 
     @property
     def config(self) -> RunConfig:
@@ -115,10 +138,7 @@ class Draft:
     @property
     def lower_dtype(self) -> torch.dtype | None:
         """The lower precision of mixed precision on the planned device; None for float32."""
-        import torch
-
-        known = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-        return known[self.plan.precision]
+        return lower_dtype(self.plan.precision)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -135,6 +155,7 @@ class Draft:
         try:
             found.extend(findings or ())
         finally:  # a check that fails half-way has found what it gave before
+            self.reported += found
             self.plan = self.plan.found(accept_findings(found, self.config.accept))
 
 
@@ -187,16 +208,88 @@ class Choice(Stage):
         draft.pipeline = apply_choices(draft.pipeline, draft.plan.choices)
 
 
-def run(draft: Draft, stages: Iterable[Stage]) -> bool:
+@dataclass(frozen=True)
+class Kept:
+    """Rows of the table whose common outcome is kept in the cache and taken again.
+
+    They read only what the key of the Proof stands for. `makes` are the values that later stages
+    read, fields of an Outcome; a value of None is not known, and nothing is kept.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    makes: str = ""
+    may_keep: Callable[[Draft], bool] = lambda draft: True
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Names of the Choices that are made."""
+        return tuple(
+            name
+            for stage in self.stages
+            if isinstance(stage, Choice)
+            for name in stage.makes.split()
+        )
+
+    def rows(self, draft: Draft) -> tuple[Stage, ...]:
+        """Return the stage that takes the kept outcome; else these stages, and one to keep it."""
+        first = self.stages[0]
+        if self.may_keep(draft) and (known := draft.proof.outcomes.get(self.name)) is not None:
+            take = partial(self._take, known)
+            return (Stage(first.name, take, self.makes, if_ok=first.if_ok),)
+        draft.reported = []
+        return (*self.stages, Stage(self.stages[-1].name, self._keep))
+
+    def _take(self, known: Outcome, draft: Draft) -> Any:
+        made = {name: getattr(known.choices, name) for name in self.choices}
+        if made:
+            choices = replace(draft.plan.choices, **made)
+            draft.plan = replace(draft.plan, choices=choices)
+            draft.pipeline = apply_choices(draft.pipeline, choices)
+        names = tuple(dict.fromkeys(stage.name for stage in self.stages))
+        before = draft.plan.timings
+        timings = {**before, **{name: before.get(name, 0.0) for name in names}}
+        remembered = (*draft.plan.remembered, *names)
+        draft.plan = replace(draft.plan, timings=timings, remembered=remembered)
+        values = tuple(getattr(known, name) for name in self.makes.split())
+        if not values:
+            return known.findings
+        return (values[0] if len(values) == 1 else values), known.findings
+
+    def _keep(self, draft: Draft) -> None:
+        made = {name: _value(draft, name) for name in self.makes.split()}
+        is_known = None not in made.values() and not has_errors(draft.plan.findings)
+        if is_known and self.may_keep(draft):
+            found = Outcome(tuple(draft.reported), draft.plan.choices, **made)
+            draft.proof = draft.proof.with_outcome(self.name, found)
+
+
+def _value(draft: Draft, name: str) -> Any:
+    return getattr(draft.plan if name in IN_PLAN else draft, name, None)
+
+
+Row = Stage | Kept
+
+
+def all_stages(table: Iterable[Row]) -> tuple[Stage, ...]:
+    """Return every stage of a table, those whose outcome is kept included."""
+    groups = (row.stages if isinstance(row, Kept) else (row,) for row in table)
+    return tuple(stage for group in groups for stage in group)
+
+
+def run(draft: Draft, table: Iterable[Row]) -> bool:
     """Run stages in order; False if an error that makes the rest meaningless ended it."""
-    remaining = iter(stages)
+    remaining = deque(table)
     with draft.probing:
         try:
-            for stage in remaining:
-                if stage.if_ok and has_errors(draft.plan.findings):
-                    return _stop(draft, (stage, *remaining))
-                if stage.when(draft):
-                    _apply(stage, draft)
+            while remaining:
+                row = remaining.popleft()
+                if isinstance(row, Kept):
+                    remaining.extendleft(reversed(row.rows(draft)))
+                elif row.if_ok and has_errors(draft.plan.findings):
+                    return _stop(draft, (row, *remaining))
+                elif row.when(draft):
+                    _apply(row, draft)
         except FindingError as error:
             draft.note(error.findings)
             return _stop(draft, remaining)
@@ -214,7 +307,7 @@ def _apply(stage: Stage, draft: Draft) -> None:
     draft.progress(stage.name, 1, 1)
 
 
-def _stop(draft: Draft, remaining: Iterable[Stage]) -> bool:
-    names = dict.fromkeys(stage.name for stage in remaining)
+def _stop(draft: Draft, remaining: Iterable[Row]) -> bool:
+    names = dict.fromkeys(stage.name for stage in all_stages(remaining))
     draft.plan = replace(draft.plan, not_checked=tuple(names))
     return False

@@ -17,6 +17,8 @@ from surefit.checks.encoded_rows import (
 )
 from surefit.checks.encoded_tokens import check_causal_labels
 from surefit.checks.input_values import check_stores
+from surefit.checks.row_checks import check_row_contents
+from surefit.core.foreign import library_reads
 from surefit.data.python.streams import Stream
 from surefit.data.row_arrays import row_shape
 from surefit.data.split import Rows
@@ -24,25 +26,24 @@ from surefit.data.table import Table
 from surefit.data.written_values import find_missing
 from surefit.errors import UsageError
 from surefit.findings import Finding, rule
-from surefit.inputs.chat.template_rendering import read_asked
 from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import KnownTokens
-from surefit.inputs.features.feature_layout import FeatureLayout, planned_axes
-from surefit.inputs.features.feature_planning import hints_by_labels, plan_features
-from surefit.inputs.features.feature_sequences import feature_statistics
 from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
-from surefit.inputs.text.tokenizer import load_again, load_tokenizer, train_tokenizer
+from surefit.inputs.templates import read_asked
+from surefit.inputs.tokenizer import load_again, load_tokenizer, train_tokenizer
 from surefit.models.model_source import ModelSource
 from surefit.models.transformers_models import room_for
 from surefit.pipeline.accept import Accepted
 from surefit.plan.draft import Draft, Findings
 from surefit.plan.fit_in_memory import BatchBound, check_batch
+from surefit.targets.pair_rules import check_pairs
+from surefit.targets.pairs import settle_preference
 from surefit.targets.task_spec import Fit, TaskSpec
-from surefit.tasks import TASKS, feature_pretraining
+from surefit.tasks import TASKS
 
 PAD_IS_EOS = rule(
     "SF311",
@@ -56,51 +57,8 @@ LONGEST_DEFAULT = 1024
 TINY_VOCABULARY = 2048
 
 
-def choose_feature_layout(d: Draft) -> tuple[FeatureLayout | None, list[Finding]]:
-    """Infer the layout of features; None if there are none."""
-    config, table, roles, task, hints = d.config, d.forms.table, d.forms.roles, d.task, d.hints
-    head, bound = task.head_for(Encoder(task.name, roles)), None
-    if isinstance(config.batch_size, int):  # else it is chosen to fit
-        limits = [config.max_seq_length, config.max_tokens]
-        limits += [] if d.source.follows_rows else [d.source.max_positions]
-        longest = min((limit for limit in limits if limit is not None), default=None)
-        bound = BatchBound(
-            min(config.batch_size, table.num_rows),
-            longest,
-            config.max_tokens,
-            config.max_memory_gb,
-            config.device_memory_gb,
-        )
-    hints = replace(hints, steps=config.features.steps, width=config.features.width)
-    if head is None or head.body != "rows":  # the task reads sequences
-        hints = replace(hints, reads_vectors=None)
-    if task.reads.step_labels:
-        hints = hints_by_labels(table, roles, hints, config.features.labels)
-    sized = hints.steps is not None or hints.width is not None
-    if _is_pretraining_inferred(d) and hints.required is not None and not sized:
-        feature_pretraining.check_inferred(table, roles, None)  # a module that reads vectors
-    layout, found = plan_features(table, roles, hints)
-    if layout is not None and bound is not None:
-        check_batch(bound, *planned_axes(row_shape(table, roles["features"]), layout))
-    return layout, found
-
-
-def check_pretraining(d: Draft) -> list[Finding]:
-    """Whether it suits the features that nobody names the task."""
-    layout, roles = d.layout, d.forms.roles
-    if not _is_pretraining_inferred(d):
-        return []
-    return feature_pretraining.check_inferred(d.forms.table, roles, layout)
-
-
-def _is_pretraining_inferred(d: Draft) -> bool:
-    """Whether features are to be pre-trained on, though nobody names the task."""
-    is_named = d.config.task is not None or d.objects.task is not None
-    return d.task.name == feature_pretraining.SPEC.name and not is_named
-
-
 def begin_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:
-    """The Encoder with its tokenizer, if the task reads tokens."""
+    """Return the Encoder with its tokenizer, if the task reads tokens."""
     encoder = Encoder(d.task.name, d.forms.roles, whole_rows=d.task.reads.whole_rows)
     if not _reads_tokens(d):
         return encoder, []
@@ -113,26 +71,46 @@ def _reads_tokens(d: Draft) -> bool:
 
 
 def plan_inputs(d: Draft) -> tuple[Encoder, list[Finding]]:
-    """The Encoder with how each input of the task is read, as far as no row is needed for it."""
-    encoder, found = d.encoder, list[Finding]()
-    for each in d.task.reads.inputs:
+    """Return Encoder with how each input of the task is read, as far as no row is needed for it."""
+    encoder, found, reads = d.encoder, list[Finding](), d.task.reads
+    head = d.task.head_for(encoder)
+    given = Planned(
+        d.data.table,
+        d.data.train,
+        encoder,
+        d.config,
+        d.hints,
+        d.source.image or {},
+        d.source.audio,
+        by_row=head is not None and head.body == "rows",
+        step_labels=reads.step_labels,
+    )
+    is_named = d.config.task is not None or d.objects.task is not None
+    if reads.inferred is not None and not is_named:
+        found += reads.inferred(given)
+    for each in reads.inputs:
         if each.plan is not None and each.role in encoder.roles:
-            given = Planned(
-                d.data.table,
-                d.data.train,
-                encoder,
-                d.config,
-                d.hints,
-                d.source.image or {},
-                d.source.audio,
-            )
-            read, notes = each.plan(given)
+            read, notes = each.plan(replace(given, encoder=encoder))
             encoder, found = replace(encoder, input=read), [*found, *notes]
     return encoder, found
 
 
+def check_one_batch(d: Draft) -> None:
+    """Refuse a batch of sequences that does not fit in memory, before any row is encoded."""
+    config, table = d.config, d.data.table
+    given = d.task.reads.input_of(d.encoder.roles)
+    axes = None if given is None else given.axes(table, d.encoder)
+    if axes is None or not isinstance(config.batch_size, int):  # else it is chosen to fit
+        return
+    limits = [config.max_seq_length, config.max_tokens]
+    limits += [] if d.source.follows_rows else [d.source.max_positions]
+    longest = min((limit for limit in limits if limit is not None), default=None)
+    bound = BatchBound(min(config.batch_size, table.num_rows), longest, config.max_tokens)
+    check_batch(bound, d.limit, *axes)
+
+
 def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:
-    """The Encoder with the Fields of a task that reads all columns."""
+    """Return the Encoder with the Fields of a task that reads all columns."""
     if d.task.reads.own_fields is None:
         return d.encoder, ()
     own, found = d.task.reads.own_fields(d.data.table)
@@ -140,14 +118,14 @@ def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:
 
 
 def read_missing(d: Draft) -> tuple[Encoder, list[Finding]]:
-    """The Encoder with the markers of missing values."""
+    """Return the Encoder with the markers of missing values."""
     roles, task = d.encoder.roles, d.task
     missing, found = find_missing(d.data.table, roles, task.reads.whole_rows, d.config.read)
     return d.encoder.with_settings(**missing), found
 
 
 def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
-    """The Encoder with the longest row that it reads, and with its settings."""
+    """Return the Encoder with the longest row that it reads, and with its settings."""
     config, task, source, table = d.config, d.task, d.source, d.data.table
     limits = [config.max_seq_length, config.max_tokens]
     if config.max_seq_length is None and _reads_tokens(d):
@@ -161,17 +139,19 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         loss_on=config.loss_on,
         template=read_asked(config.template),
         label_separator=config.label_separator,
+        label_order=config.label_order,
+        box_format=config.box_format,
         blank_is_none=BLANK_LABELS.code in config.accept,
         step_labels=config.features.labels,
         max_categories=config.table.max_categories,
+        preference=settle_preference(config.preference, task, d.encoder.roles),
         tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),
     )
-    read = replace(encoder.input, layout=d.layout)
-    return replace(encoder, max_length=longest, input=read), ()
+    return replace(encoder, max_length=longest), ()
 
 
 def _largest_id(table: Table, roles: Mapping[str, str]) -> int | None:
-    """The largest token id of labelled rows of ids: an untrained model is made to have it."""
+    """Return largest token id of labelled rows of ids: an untrained model is made to have it."""
     is_labelled = "input_ids" in roles and bool({"label", "tags"} & {*roles})
     held = row_shape(table, roles["input_ids"]).value_range if is_labelled else None
     return None if held is None else held[1]
@@ -187,7 +167,9 @@ def _choose_tokenizer(d: Draft) -> tuple[Any, list[Finding]]:
         tokenizer = load_tokenizer(name, trusted)
         if name != source.tokenizer or source.kind == "gguf":  # its files are not these
             tokenizer = reload(tokenizer)
-        tokenizer = task.text.adapt_tokenizer(tokenizer, roles, reload)
+        fix = "Download it again, or pass another one with --tokenizer."
+        with library_reads(f"The tokenizer of {name} cannot be used", fix):
+            tokenizer = task.text.adapt_tokenizer(tokenizer, roles, reload)
         if tokenizer.pad_token_id is not None and tokenizer.pad_token == tokenizer.eos_token:
             message = f"The tokenizer has no pad token of its own; {tokenizer.pad_token!r} pads."
             return tokenizer, [PAD_IS_EOS.finding(message)]
@@ -217,7 +199,7 @@ def _keep_limit(encoder: Encoder, task: TaskSpec) -> None:
 
 
 def overlong_policy(asked: str | None, task: TaskSpec, table: Table) -> str:
-    """What happens to rows over the limit: what was asked for, else the task's default."""
+    """Return what happens to rows over the limit: what was asked for, else the task's default."""
     if isinstance(table.live, Stream):
         if asked == "split":
             raise UsageError(
@@ -235,7 +217,7 @@ def overlong_policy(asked: str | None, task: TaskSpec, table: Table) -> str:
 
 
 def fit_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:
-    """The Encoder with what the task learns from the training rows."""
+    """Return the Encoder with what the task learns from the training rows."""
     encoder, task, source, found = d.encoder, d.task, d.source, list[Finding]()
     if task.fit is not None:
         encoder, found = _fit(task.fit, d.data.table, d.data.train, encoder)
@@ -253,14 +235,14 @@ def num_positions(task: TaskSpec, source: ModelSource, encoder: Encoder) -> int 
     head = task.head_for(encoder)
     if not source.follows_rows or head is None or head.body is None:
         return source.max_positions
-    longest, positions = feature_statistics(encoder).longest, source.max_positions
+    longest, positions = encoder.input.statistics.longest, source.max_positions
     if source.kind == "tiny":
         return room_for(longest)
     return None if positions is None else max(positions, longest)
 
 
 def _fit(fit: Fit, table: Table, rows: Rows, encoder: Encoder) -> tuple[Encoder, list[Finding]]:
-    """What the task learns from the training rows; a row it cannot read is named."""
+    """Yield what the task learns from the training rows; a row it cannot read is named."""
     at = 0
 
     def read() -> Iterator[dict[str, Any]]:
@@ -299,7 +281,7 @@ def encode_split(d: Draft) -> tuple[tuple[Store, Store], Sequence[Finding]]:
 
 
 def check_encoded(d: Draft) -> Iterator[Finding]:
-    """Every row accounted for, and the encoded ones held against the model."""
+    """Yield every row accounted for, and the encoded ones held against the model."""
     data, pipeline, ledger = d.data, d.pipeline, d.plan.ledger
     assert ledger is not None
     both = ((d.train, data.table), (d.validation, data.validation_table))
@@ -308,8 +290,9 @@ def check_encoded(d: Draft) -> Iterator[Finding]:
         for (store, table), rows in zip(both, (data.train, data.validation), strict=True)
     ]
     noted = [(table, store.notes, len(rows)) for store, table, rows in sides]
-    remarks = remark_findings(noted, pipeline.encoder)
-    yield from explain_loss(remarks, check_ledger(ledger, both, d.config.max_dropped_share))
+    remarks, dropping = remark_findings(noted, pipeline.encoder)
+    lost = check_ledger(ledger, both, d.config.max_dropped_share)
+    yield from explain_loss(remarks, dropping, lost)
     positions = num_positions(pipeline.task, d.source, pipeline.encoder)
     ids_known = True
     for store, table in both:
@@ -317,7 +300,10 @@ def check_encoded(d: Draft) -> Iterator[Finding]:
             ids_known &= found.code != TOKEN_OUT_OF_VOCABULARY.code
             yield found
     yield from check_lookups(pipeline, both)
-    yield from check_stores(both, d.train.fields, pipeline.encoder)
+    given = pipeline.task.reads.input_of(pipeline.encoder.roles)
+    yield from check_stores(both, d.train.fields, pipeline.encoder, given)
+    yield from check_row_contents(both, data.train, pipeline.encoder)
+    yield from check_pairs(d.train, data.table, pipeline.encoder)
     head = pipeline.task.head_for(pipeline.encoder)
     if head is not None and head.predicts == "next_token" and ids_known:
         trained = None if d.source.untrained else pipeline.module

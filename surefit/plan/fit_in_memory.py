@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +14,12 @@ from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise
 from surefit.memory.limit import Limit, find_limit
-from surefit.memory.predict_peak import Fit, predict
+from surefit.memory.predict_peak import Fit, predict, trace_worst
+from surefit.memory.trace_step import Traced
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
 from surefit.request import Request
+from surefit.targets.generation import num_new_tokens
 
 DOES_NOT_FIT = rule(
     "SF400",
@@ -51,12 +53,13 @@ SHOWN_OPTIONS = 4
 def generation_size(
     pipeline: Pipeline, wanted: Generation, num_rows: int
 ) -> tuple[int, int] | None:
-    """Rows and new tokens that an evaluation generates; None where it generates nothing."""
+    """Return rows and new tokens that an evaluation generates; None where it generates nothing."""
     generate = pipeline.task.generate
     if generate is None or not generate.names or not wanted.rows or not num_rows:
         return None
     can = generate.possible(pipeline.module, pipeline.encoder)
-    return (wanted.rows, wanted.max_new_tokens) if can else None
+    new_tokens = num_new_tokens(pipeline.encoder, wanted.max_new_tokens)
+    return (wanted.rows * wanted.samples, new_tokens) if can else None
 
 
 def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
@@ -80,9 +83,17 @@ def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
     return (job, replace(d.request, config=d.config.model_copy(update=sizes))), found
 
 
-def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
+def trace_largest(d: Draft) -> tuple[Traced | None, Iterable[Finding]]:
+    """Trace the largest micro-batch; None if the model's code cannot run on the meta device."""
+    try:
+        return trace_worst(d.work), ()
+    except Exception:  # the prediction reports it
+        return None, ()
+
+
+def predict_fit(job: Job, limit: Limit, traced: Traced | None) -> tuple[Fit, list[Finding]]:
     """Predict peak memory and time; if the run does not fit, find options that would."""
-    fit, found = predict(job, limit), check_processes(job)
+    fit, found = predict(job, limit, traced), check_processes(job)
     if fit.unknown:
         message = f"Memory and time are not predicted: {fit.unknown}"
         return fit, [*found, note(message)]
@@ -94,7 +105,7 @@ def predict_fit(job: Job, limit: Limit) -> tuple[Fit, list[Finding]]:
 
 
 def check_processes(job: Job) -> list[Finding]:
-    """Whether each process has a share of the model and of each step."""
+    """Return whether each process has a share of the model and of each step."""
     count = job.batches.num_processes
     if count == 1:
         found = NOTHING_TO_DIVIDE.finding("parallel is fsdp, and there is one process.")
@@ -112,7 +123,7 @@ def check_processes(job: Job) -> list[Finding]:
 
 
 def refuse(fit: Fit, job: Job, peak: int | None) -> tuple[Fit, Finding]:
-    """The finding that a run does not fit, with the options that would.
+    """Return the finding that a run does not fit, with the options that would.
 
     `peak` is None if the measured step ran out of memory: all that is known is that the limit is
     exceeded.
@@ -153,22 +164,19 @@ def _describe(option: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class BatchBound:
-    """What bounds a batch of feature rows: rows, sequence length, positions and memory."""
+    """What bounds a batch of feature rows: rows, sequence length and positions."""
 
     rows: int
     longest: int | None
     max_tokens: int | None
-    max_memory_gb: float | None = None
-    device_memory_gb: float | None = None
 
 
-def check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
+def check_batch(bound: BatchBound, limit: Limit, steps: Axis, width: Axis) -> None:
     """Refuse a batch that exceeds the memory limit, before rows are read and encoded for it."""
     rows, longest = bound.rows, min(steps.most, bound.longest or steps.most)
     if bound.max_tokens is not None and longest:
         rows = min(rows, max(1, bound.max_tokens // longest))
-    limit = find_limit(bound.max_memory_gb, bound.device_memory_gb)
-    if limit.on_device and bound.device_memory_gb is None:  # a batch is made in host memory
+    if limit.on_device and not limit.is_planned_device:  # a batch is made in host memory
         limit = min(limit, find_limit(host=True), key=lambda each: each.bytes)
     needed = batch_bytes(rows, longest, width.most)
     if needed <= limit.bytes:
@@ -189,7 +197,7 @@ def check_batch(bound: BatchBound, steps: Axis, width: Axis) -> None:
 
 
 def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
-    """Bytes of one batch of float32 features.
+    """Return bytes of one batch of float32 features.
 
     >>> batch_bytes(256, 999, 4000)
     4091904000
@@ -198,7 +206,7 @@ def batch_bytes(batch_size: int, length: int, feature_size: int) -> int:
 
 
 def rows_that_fit(limit_bytes: int, length: int, feature_size: int) -> int:
-    """The largest batch size whose features fit into the limit.
+    """Return the largest batch size whose features fit into the limit.
 
     >>> rows_that_fit(2 * 10**9, 999, 4000)
     125

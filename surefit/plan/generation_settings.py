@@ -1,4 +1,4 @@
-"""The settings that text is generated with: greedy, and what is taken over from the model."""
+"""The settings that text is generated with: greedy, what the user wants, what the model has."""
 
 from __future__ import annotations
 
@@ -6,39 +6,67 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from surefit.config import Generation
+import numpy as np
+
 from surefit.errors import UsageError
 from surefit.findings import Finding, note
+from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.draft import Draft
 from surefit.targets.generation import SHAPING, own_config
+from surefit.targets.sampling import (
+    choose_settings,
+    known_settings,
+    refuse_system,
+    refuse_unused,
+)
+
+COUNTED_ROWS = 10_000
+USUAL_SHARE = 0.99
+LEAST_TOKENS, MOST_TOKENS = 16, 256
+"""Bounds of an answer's length where the user sets none: one evaluation makes up to 64 answers."""
+PROMPT_LENGTH = "prompt_length"
 
 
-def settle_generation(pipeline: Pipeline, wanted: Generation) -> tuple[Pipeline, list[Finding]]:
-    """The Pipeline with the settings that it generates with, which its Encoder keeps."""
+def settle_generation(d: Draft) -> tuple[Pipeline, list[Finding]]:
+    """Return the Pipeline with the settings that it generates with, which its Encoder keeps."""
+    pipeline, wanted = d.pipeline, d.config.generate
     generate, encoder = pipeline.task.generate, pipeline.encoder
     able = generate is not None and generate.possible(pipeline.module, encoder)
     if generate is None or not able:
         _refuse_unset(wanted.from_model, {}, pipeline)
+        refuse_unused(wanted)
         return pipeline, []
-    config = own_config(pipeline.module)
-    given = {} if config is None else config.to_dict()
-    known = {name: value for name, value in given.items() if value is not None}
+    refuse_system(encoder, wanted)
+    known = known_settings(own_config(pipeline.module))
     _refuse_unset(wanted.from_model, known, pipeline)
     taken = {name: known[name] for name in wanted.from_model}
-    settings = {**generate.settings(pipeline.module, encoder), **taken}
+    greedy = {**generate.settings(pipeline.module, encoder), **taken}
     if taken:
-        _refuse_invalid(settings)
-    encoder = encoder.with_settings(generate=settings)
+        _refuse_invalid(greedy)
+    settings = choose_settings(greedy, wanted, known)
+    new_tokens = answer_tokens(d.train) if generate.names else None
+    seed = encoder.settings.seed if wanted.seed is None else wanted.seed
+    encoder = encoder.with_settings(generate=settings, answer_tokens=new_tokens, seed=seed)
     return replace(pipeline, encoder=encoder), _report_unused(known, settings)
+
+
+def answer_tokens(store: Store) -> int:
+    """Return how many tokens nearly all answers have at most, their end included."""
+    rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), COUNTED_ROWS)).astype(int))
+    counts = store.num_targets[rows]
+    if PROMPT_LENGTH in store.fields:  # of several answers, the last one is generated
+        counts = np.minimum(counts, store.lengths[rows] - store.values(PROMPT_LENGTH)[rows])
+    usual = int(np.quantile(counts, USUAL_SHARE, method="higher"))
+    return min(max(usual, LEAST_TOKENS), MOST_TOKENS)
 
 
 def _refuse_unset(names: Sequence[str], known: Mapping[str, Any], pipeline: Pipeline) -> None:
     wrong = next((name for name in names if name not in SHAPING), None)
     if wrong is not None:
         raise UsageError(
-            f"generate.from_model names {wrong!r}; text is generated without sampling, in a way "
-            "that can be repeated.",
-            f"Name some of: {', '.join(SHAPING)}.",
+            f"generate.from_model names {wrong!r}, which it cannot take over.",
+            f"Name some of: {', '.join(SHAPING)}. To sample, set generate.temperature.",
         )
     unset = next((name for name in names if name not in known), None)
     if unset is not None:
@@ -64,8 +92,9 @@ def _refuse_invalid(settings: Mapping[str, Any]) -> None:
 
 
 def _report_unused(known: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Finding]:
-    """What generate.from_model could take over; penalties of 1, a length of 0 and the like do
-    nothing."""
+    """Return what generate.from_model could take over; penalties of 1, a length of 0 and the like
+    do nothing.
+    """
     changing = [
         (name, known[name])
         for name in SHAPING

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.branches import cut_branches, is_branched
 from surefit.batches.collate import Layout, starts_in_time
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
@@ -55,7 +56,7 @@ def choose_layout(
     may_join: bool,
     dtype: torch.dtype | None = None,
 ) -> tuple[Pipeline, Choices]:
-    """The Pipeline with the chosen head and batch layout, and the choices.
+    """Return the Pipeline with the chosen head and batch layout, and the choices.
 
     `may_join` allows padding-free batches; `dtype` is the lower precision of mixed precision.
     """
@@ -73,8 +74,22 @@ def choose_layout(
             varlen = replace(varlen, layout=layout)
             refused, attention = choose_attention(made.module, layers, dtype)
         if refused is None:
-            return varlen, replace(choices, rows="padding-free", attention=attention)
+            choices = replace(choices, rows="padding-free", attention=attention)
+            if attention is None and _may_share_prompts(varlen, train):
+                varlen = replace(varlen, layout=replace(layout, shares_prompt=True))
+                choices = replace(choices, shared_prompts=True)
+            return varlen, choices
     return made, replace(choices, rows="padded", rows_reason=refused)
+
+
+def _may_share_prompts(varlen: Pipeline, train: Store) -> bool:
+    """Return whether two answers may share the computation of their prompt; kernels of devices
+    do not attend so."""
+    layout = varlen.layout
+    if not is_branched(varlen.fields) or layout.body_only:
+        return False
+    shared = replace(layout, shares_prompt=True)
+    return why_layout_differs(varlen, _few_rows(varlen, train), shared) is None
 
 
 def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices]:
@@ -84,7 +99,8 @@ def _with_head(pipeline: Pipeline, train: Store) -> tuple[Pipeline, Choices]:
     if predicts is None:
         return pipeline, Choices()
     batch = pipeline.collate(_few_rows(pipeline, train), Layout(predicts=predicts))
-    head, why = choose_head(pipeline.module, pipeline.outputs, batch)
+    by_token = needed is not None and needed.by_token
+    head, why = choose_head(pipeline.module, pipeline.outputs, batch, by_token)
     if head is None:
         return pipeline, Choices(as_choice(None, why))
     head = replace(head, smoothing=label_smoothing(pipeline.encoder))
@@ -106,7 +122,7 @@ def _why_padded_anyway(
 
 
 def choose_compiling(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
-    """Whether the model's layers are compiled, and the reason."""
+    """Return whether the model's layers are compiled, and the reason."""
     import torch
 
     job, on_cuda = d.work, torch.cuda.is_available()
@@ -143,13 +159,13 @@ def _why_not_padding_free(
 
 
 def find_sequence(fields: Mapping[str, Field]) -> str | None:
-    """The column with the tokens or steps of a row; None where rows have none."""
+    """Return the column with the tokens or steps of a row; None where rows have none."""
     named = (name for name in SEQUENCES if name in fields)
     return next((name for name in named if starts_in_time(fields[name])), None)
 
 
 def _in_one_sequence(fields: Mapping[str, Field]) -> bool:
-    """Whether every column is one value per row or aligned with the sequence."""
+    """Return whether every column is one value per row or aligned with the sequence."""
     lead = find_sequence(fields)
     assert lead is not None
     return all(not f.axes or f.axes[0] == fields[lead].axes[0] for f in fields.values())
@@ -173,7 +189,9 @@ def _few_rows(pipeline: Pipeline, train: Store, tokens: int = PROBED_TOKENS) -> 
         row = dict(train.row(number))
         if prepare is not None:
             row = dict(prepare(row, 0, int(train.source_row[number]), int(train.copy[number])))
-        if cuts:
+        if cuts and is_branched(row):
+            row = cut_branches(row, fields, limit)
+        elif cuts:
             row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
         if predicts is not None:
             row["labels"] = _label_two_thirds(row, fields["labels"])
@@ -208,7 +226,7 @@ def choose_attention(
 
 
 def training_device() -> torch.device:
-    """The device that a run on this machine is trained on."""
+    """Return the device that a run on this machine is trained on."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -216,7 +234,8 @@ def training_device() -> torch.device:
 
 
 def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
-    """The Job with the precision of its frozen matrices, and the choice as the plan stores it.
+    """Return the Job with the precision of its frozen matrices, and the choice as the plan stores
+    it.
 
     In mixed precision, matrix products with frozen weights are computed in the lower precision; on
     every device they may as well be stored in it. A model whose own code reads the dtype of its
@@ -328,7 +347,7 @@ def _same_gradients(
 
 
 def _loss(pipeline: Pipeline, batch: Mapping[str, Any]) -> torch.Tensor:
-    return pipeline.loss(pipeline.outputs(batch), batch)[0]
+    return pipeline.by_sequence.loss(pipeline.outputs(batch), batch)[0]
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, relative: float, least: float) -> bool:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from surefit import __version__
-from surefit.checks.machine import resolve_precision
 from surefit.data.cache import fingerprint
 from surefit.errors import UsageError
 from surefit.findings import Finding
@@ -35,6 +34,7 @@ from surefit.processes import (
 from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.speed.numerics import prepare_deterministic
+from surefit.speed.precision import resolve_precision
 
 OWN_TO_A_HOST = {"cache", "output", "data", "eval_data"}
 """Keys of the config that name files, which may lie elsewhere on each host."""
@@ -49,13 +49,13 @@ class Decided:
     refusal: tuple[Finding, ...] = ()
 
     def taken_over(self, request: Request) -> Request:
-        """The request with these decisions instead of `auto` and of trials."""
+        """Return the request with these decisions instead of `auto` and of trials."""
         config = request.config.model_copy(update=dict(self.sizes))
         return replace(request, config=config, choices=self.choices)
 
 
 def make_plan(request: Request, progress: Progress = silent) -> Plan:
-    """The plan of a run; of several processes, the one they agree on."""
+    """Return the plan of a run; of several processes, the one they agree on."""
     prepare_deterministic(request.config.deterministic)
     if num_processes() == 1:
         return run_stages(request, progress)
@@ -64,17 +64,17 @@ def make_plan(request: Request, progress: Progress = silent) -> Plan:
 
 
 def _plan_together(request: Request, make: Callable[..., Plan]) -> Plan:
-    """The plan of this process, which all processes agree on."""
+    """Return the plan of this process, which all processes agree on."""
     limit = _least_limit(request)
     own: Plan | None = None
     with together("planning"):
         if is_first_on_host():
             own = make(request, limit=limit)
-    told = gather(_decided(own))
-    refused = {rank: each for rank, each in enumerate(told) if each and each.refusal}
+    decided = gather(_decided(own))
+    refused = {rank: each for rank, each in enumerate(decided) if each and each.refusal}
     if refused:
         return own if own is not None and not own.ok else _refused(request, refused)
-    first = told[0]
+    first = decided[0]
     assert first is not None  # process 0 is the first of its host
     with together("planning"):
         if own is None or _decided(own) != first:
@@ -84,7 +84,7 @@ def _plan_together(request: Request, make: Callable[..., Plan]) -> Plan:
 
 
 def _least_limit(request: Request) -> Limit:
-    """The memory limit of the process that has the least: all train the same micro-batches."""
+    """Return the least memory limit of all processes, which train the same micro-batches."""
     config = request.config
     own = find_limit(config.max_memory_gb, config.device_memory_gb)
     limits = gather(own)
@@ -104,7 +104,7 @@ def _decided(plan: Plan | None) -> Decided | None:
 
 
 def _refused(request: Request, refused: Mapping[int, Decided]) -> Plan:
-    """A plan that cannot be trained, because of what other processes found."""
+    """Return a plan that cannot be trained, because of what other processes found."""
     rank, decided = next(iter(refused.items()))
     named = (
         replace(found, message=f"{name_process(rank)}: {found.message}")
@@ -115,7 +115,7 @@ def _refused(request: Request, refused: Mapping[int, Decided]) -> Plan:
 
 
 def _facts(plan: Plan) -> dict[str, str]:
-    """What must be the same in all processes, by what a message calls it."""
+    """Return what must be the same in all processes, by what a message calls it."""
     import torch
 
     job, model, config = plan.job, plan.model, plan.config
@@ -140,7 +140,7 @@ def _facts(plan: Plan) -> dict[str, str]:
     }
 
 
-def compare_facts(told: list[tuple[str, dict[str, str]]]) -> None:
+def compare_facts(facts_of: list[tuple[str, dict[str, str]]]) -> None:
     """Refuse to train where a process differs from the first.
 
     >>> compare_facts([("a", {"data": "1"}), ("b", {"data": "2"})])
@@ -148,8 +148,8 @@ def compare_facts(told: list[tuple[str, dict[str, str]]]) -> None:
     ...
     surefit.processes.OtherProcessError: Process 1 of host b has other data than process 0 of ...
     """
-    host, expected = told[0]
-    for rank, (other, facts) in enumerate(told):
+    host, expected = facts_of[0]
+    for rank, (other, facts) in enumerate(facts_of):
         different = [name for name in expected if name in facts and facts[name] != expected[name]]
         if different:
             name = different[0]
@@ -164,7 +164,7 @@ def compare_facts(told: list[tuple[str, dict[str, str]]]) -> None:
 
 
 def _show_keys(one: str, other: str) -> str:
-    """The keys in which two configs differ.
+    """Return the keys in which two configs differ.
 
     >>> _show_keys('{"seed": 1, "epochs": 3}', '{"seed": 2, "epochs": 3}')
     ' (seed: 1, not 2)'

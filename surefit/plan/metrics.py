@@ -48,7 +48,7 @@ def check_metric(metric: str | None, task: TaskSpec) -> None:
 
 
 def find_scorer(d: Draft) -> tuple[Callable[[str, str], Any] | None, list[Finding]]:
-    """The user's scorer, and a task that can use it; else the metric to watch is the task's own."""
+    """Return the user's scorer and a task that uses it; else the task's own metric is watched."""
     name, code = d.config.generate.scorer, d.request.code
     scorer, found = own_function("generate.scorer", name, d.objects.scorer, code)
     if scorer is None:
@@ -61,7 +61,7 @@ def find_scorer(d: Draft) -> tuple[Callable[[str, str], Any] | None, list[Findin
 def try_scorer(
     scorer: Callable[[str, str], Any] | None, task: TaskSpec, evaluation: Store, encoder: Encoder
 ) -> TaskSpec:
-    """The task with the scorer, which has been tried on the first expected answer."""
+    """Return the task with the scorer, which has been tried on the first expected answer."""
     if scorer is None:
         return task
     if len(evaluation) == 0 or encoder.tokenizer is None:
@@ -103,7 +103,7 @@ RATIO = 20
 
 
 def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
-    """The task, with macro_f1 as its best metric where accuracy would hide the rare classes."""
+    """Return the task, with macro_f1 as best metric where accuracy would hide rare classes."""
     task, encoder, asked = d.task, d.encoder, d.config.early_stopping.metric
     labels = encoder.target.classes
     counts = labels.counts if labels is not None and labels.counts else (1,)
@@ -128,10 +128,10 @@ METRIC_FAILED = rule(
     "SF296",
     "error",
     "your own metric or scorer failed",
-    why="It was tried on the labels of the validation rows with random predictions, or on an "
-    "expected answer, and would fail at each evaluation.",
-    fix="Let a metric take (predictions, labels), a scorer (expected, got); return a number, or "
-    "numbers by name.",
+    why="It was tried on the labels of the validation rows with random predictions, on the first "
+    "batch (task custom) or on an expected answer, and would fail at each evaluation.",
+    fix="Let a metric take (predictions, labels), or (outputs, batch) with the task custom, a "
+    "scorer (expected, got); return a number, or numbers by name.",
 )
 
 METRIC_KEEPS_PREDICTIONS = rule(
@@ -155,7 +155,7 @@ def choose_metrics(
     code: CodeGate,
     task: TaskSpec,
 ) -> tuple[TaskSpec, list[Finding]]:
-    """The task with the metrics that are named in the config or passed from Python."""
+    """Return the task with the metrics that are named in the config or passed from Python."""
     own, found = dict(passed or {}), []
     for name, choice in chosen.items():
         if choice.function is not None:
@@ -167,7 +167,7 @@ def choose_metrics(
 
 
 def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
-    """Bytes that the user's own metrics keep in an evaluation; those that fail are raised."""
+    """Return the bytes that the user's own metrics keep in an evaluation; raise what fails."""
     task, validation, encoder = d.task, d.validation, d.pipeline.encoder
     if not task.figures.own_metrics or not len(validation):
         return 0, []
@@ -206,7 +206,7 @@ def _try(metric: OwnMetric, predictions: Any, labels: Any) -> Any:
 
 
 def _random_values(task: TaskSpec, store: Store, encoder: Encoder, size: int) -> Any:
-    """Random predictions for real labels, as evaluation gives them; None for other tasks' forms."""
+    """Return random predictions for real labels, as evaluation has them; else None."""
     import torch
 
     field = store.fields.get("labels")
@@ -227,7 +227,7 @@ def _random_values(task: TaskSpec, store: Store, encoder: Encoder, size: int) ->
 
 
 def describe_metrics(task: TaskSpec, chosen: Mapping[str, MetricChoice]) -> dict[str, Any]:
-    """The metrics that were asked for, as the plan has them."""
+    """Return the metrics that were asked for, as the plan has them."""
     names = [*dict.fromkeys((*chosen, *task.figures.own_metrics))]
     return {
         name: {

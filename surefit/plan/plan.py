@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from surefit import __version__
 from surefit.batches.order import Batches
 from surefit.checks.ledger import Ledger
-from surefit.checks.machine import resolve_precision
+from surefit.checks.machine import planned_precision
 from surefit.config import RunConfig
 from surefit.findings import (
     Finding,
     has_errors,
     part_notes,
-    rule,
     without_covered,
 )
-from surefit.memory.limit import find_device
 from surefit.memory.predict_peak import Fit
 from surefit.models.lora import Adaptation
 from surefit.models.model_source import ModelSource
@@ -32,6 +30,7 @@ from surefit.plan.disk import DiskUse, Rehearsal
 from surefit.plan.metrics import describe_metrics
 from surefit.request import PythonObjects, Request
 from surefit.run.events import without_nan
+from surefit.targets.generation import num_new_tokens
 from surefit.targets.task_spec import Columns, TaskSpec
 
 FORMAT_VERSION = 1
@@ -74,37 +73,39 @@ class Plan:
     rehearsal: Rehearsal | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
     """Seconds that each stage took."""
+    remembered: tuple[str, ...] = ()
+    """Stages whose outcome was kept by an earlier plan, so that they were not run again."""
     not_checked: tuple[str, ...] = ()
     """Stages that were not reached because of an error."""
 
     @property
     def config(self) -> RunConfig:
-        """The config, with what planning settled in it."""
+        """Return the config, with what planning settled in it."""
         return self.request.config
 
     @property
     def precision(self) -> str:
-        """What the run computes in on the planned device: fp32, bf16 or fp16."""
+        """Return what the run computes in on the planned device: fp32, bf16 or fp16."""
         config = self.config
         return planned_precision(config.precision, config.device_memory_gb, self.request.device)
 
     @property
     def objects(self) -> PythonObjects:
-        """The Python objects passed in."""
+        """Return the Python objects passed in."""
         return self.request.objects
 
     @property
     def ok(self) -> bool:
-        """Whether nothing found keeps the run from starting."""
+        """Return whether nothing found keeps the run from starting."""
         return self.job is not None and not has_errors(self.findings)
 
     @property
     def is_encoded(self) -> bool:
-        """Whether all rows are encoded, and nothing found keeps them from being trained on."""
+        """Return whether all rows are encoded, and nothing found keeps them from training."""
         return self.ledger is not None and not has_errors(self.findings)
 
     def found(self, *findings: Iterable[Finding]) -> Plan:
-        """The plan with further findings, one for each cause, and further notes."""
+        """Return the plan with further findings, one for each cause, and further notes."""
         more, notes = part_notes(finding for group in findings for finding in group)
         notes = tuple(dict.fromkeys((*self.notes, *notes)))
         return replace(self, findings=without_covered((*self.findings, *more)), notes=notes)
@@ -122,7 +123,7 @@ class Plan:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as `check --json` prints it and plan.json keeps it; unknown is null."""
+        """Return the plan as `check --json` prints it and plan.json keeps it; unknown is null."""
         return {
             "ok": self.is_encoded if self.request.encodes_only else self.ok,
             "task": self.task.name if self.task else None,
@@ -158,12 +159,12 @@ class Plan:
 
 
 def _stores_dict(job: Job) -> dict[str, str]:
-    """The cache entries of the encoded rows."""
+    """Return the cache entries of the encoded rows."""
     return {"train": job.train.folder.name, "validation": job.validation.folder.name}
 
 
 def batches_dict(batches: Batches) -> dict[str, Any]:
-    """The sizes of an epoch's batches as plan.json has them."""
+    """Return the sizes of an epoch's batches as plan.json has them."""
     return {
         "count": batches.num_micro_batches(),
         "longest": list(batches.longest()),
@@ -174,13 +175,13 @@ def batches_dict(batches: Batches) -> dict[str, Any]:
 
 
 def _generate_dict(job: Job, config: RunConfig) -> dict[str, Any] | None:
-    """How much text an evaluation generates, and the settings for it and for predictions."""
+    """Return how much text an evaluation generates, and the settings for it and for predictions."""
     settings = job.pipeline.encoder.settings.generate
     if settings is None:
         return None
     return {
-        "rows": min(job.generates[0], len(job.validation)) if job.generates else 0,
-        "max_new_tokens": config.generate.max_new_tokens,
+        "rows": min(config.generate.rows, len(job.validation)) if job.generates else 0,
+        "max_new_tokens": num_new_tokens(job.pipeline.encoder, config.generate.max_new_tokens),
         "from_model": list(config.generate.from_model),
         "settings": dict(settings),
     }
@@ -200,37 +201,3 @@ def _model_dict(job: Job, model: ModelChoice, config: RunConfig) -> dict[str, An
         "lora": model.adaptation.as_dict() if model.adaptation is not None else None,
         "columns": dict(job.pipeline.call.arguments),
     }
-
-
-BF16_EMULATED = rule(
-    "SF410",
-    "warning",
-    "bf16 on a device that emulates it",
-    why="Devices before Ampere have no bf16 arithmetic. They emulate it, much slower than fp16.",
-    fix="Leave out precision, or set precision=fp16.",
-    accept="The run computes in emulated bf16.",
-)
-
-
-def planned_precision(precision: str, device_memory_gb: float | None, device: str | None) -> str:
-    """`fp32`, `bf16` or `fp16`: what `auto` is on the planned device, which may be elsewhere."""
-    import torch
-
-    is_elsewhere = device_memory_gb is not None and not torch.cuda.is_available()
-    if precision == "auto" and (device is not None or is_elsewhere):
-        return "bf16" if device is None or find_device(device).bf16 else "fp16"
-    return resolve_precision(precision)
-
-
-def check_emulated(precision: str, device: str | None) -> Iterator[Finding]:
-    """A warning where bf16 is asked for and the planned device only emulates it."""
-    import torch
-
-    if device is not None:
-        emulates, name = not find_device(device).bf16, device
-    else:
-        here = torch.cuda.is_available()
-        emulates = here and not torch.cuda.is_bf16_supported(including_emulation=False)
-        name = torch.cuda.get_device_name() if here else ""
-    if precision == "bf16" and emulates:
-        yield BF16_EMULATED.finding(f"precision is bf16, which {name} only emulates.")

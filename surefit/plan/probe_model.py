@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.branches import cut_branches, is_branched
 from surefit.batches.collate import starts_in_time
 from surefit.batches.field import NUM_TARGETS, well_known_fields
 from surefit.checks.half_precision_trial import why_not
@@ -23,7 +24,7 @@ from surefit.checks.probes.first_batch import (
     ExpectedCount,
     ExpectedOutputs,
     FirstPass,
-    probe,
+    check_first_pass,
 )
 from surefit.checks.probes.model_probes import run_probes
 from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
@@ -40,7 +41,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
 from surefit.models.auxiliary_loss import without_router_logits
-from surefit.models.call import OwnLoss, with_module_loss
+from surefit.models.call import with_module_loss
 from surefit.models.feature_model import FeatureModel
 from surefit.models.lora_targets import NO_LORA_TARGET
 from surefit.models.module_outputs import StepScores, describe_axes, find_step_scores
@@ -53,8 +54,10 @@ from surefit.pipeline.row_groups import RowGroups, Together
 from surefit.plan.build_model import Built
 from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
+from surefit.plan.metrics import METRIC_FAILED
 from surefit.speed.numerics import preserved_state
 from surefit.targets.class_loss import loss_divisor
+from surefit.targets.own_loss import OwnLoss, OwnLossError, own_columns
 from surefit.user_code import RunCode
 
 GENERATION_FAILS = rule(
@@ -136,7 +139,7 @@ def choose_step_scores(d: Draft) -> tuple[Choices, list[Finding]]:
 
 
 def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
-    """The longest and the shortest training row go through the model together, and back."""
+    """Return the longest and the shortest training row go through the model together, and back."""
     built, train, pipeline = d.built, d.train, d.pipeline
     for name in built.adaptation.trained if built.adaptation is not None else ():
         pipeline.module.get_parameter(name).requires_grad_(True)  # an earlier plan may freeze it
@@ -145,11 +148,13 @@ def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
     if outputs is not None:
         outputs = replace(outputs, locate=partial(_first_of_class, train, built.table))
     count = ExpectedCount(num_targets, pipeline.counts_in_loss)
-    first, found = probe(pipeline.module, pipeline.call, batch, pipeline.loss, count, outputs)
+    first = FirstPass(pipeline.module, pipeline.call, batch, pipeline.loss, count)
+    found = check_first_pass(first, outputs)
     if isinstance(pipeline.loss, OwnLoss) and pipeline.loss.returns_mean:
         unit = "rows" if num_targets == len(_chosen_rows(train)) else "labelled targets"
         message = f"loss_fn returns one number; it counts as the mean over the {unit} of a batch."
         found.append(note(message))
+    _try_metrics(pipeline, first)
     if pipeline.encoder.settings.loss != PLAIN and OWN_LOSS in found:
         raise UsageError(
             "loss.class_weights and loss.label_smoothing have no effect: the model computes its "
@@ -159,8 +164,28 @@ def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
     return first, found
 
 
+def _try_metrics(pipeline: Pipeline, first: FirstPass) -> None:
+    """Raise what fails of the user's metrics that read outputs and batch."""
+    import torch
+
+    for metric in pipeline.task.metrics.values():
+        if not isinstance(metric, OwnLoss):
+            continue
+        try:
+            with torch.no_grad():
+                metric(first.outputs, first.batch)
+        except OwnLossError as error:
+            raise METRIC_FAILED.error(error.message, fix=error.fix) from error
+        except Exception as error:
+            fix = (
+                f"Let it be f(outputs, batch); the batch has {', '.join(own_columns(first.batch))}."
+            )
+            message = f"{metric.name} raised {describe_error(error)}"
+            raise METRIC_FAILED.error(message, fix=fix) from error
+
+
 def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
-    """The scores that the task needs of a model; None where it does not say."""
+    """Return the scores that the task needs of a model; None where it does not say."""
     head = pipeline.task.head_for(pipeline.encoder)
     if head is None or head.size is None or head.body == "steps":
         return None
@@ -171,11 +196,8 @@ def expected_outputs(pipeline: Pipeline) -> ExpectedOutputs | None:
 
 def probe_training_device(d: Draft) -> list[Finding]:
     """Run the first batch where and as this machine trains it."""
-    import torch
-
     device, dtype = training_device(), d.lower_dtype
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    if device.type == "cpu" and dtype is not None and why_not(names[dtype]) is not None:
+    if device.type == "cpu" and dtype is not None and why_not(d.plan.precision) is not None:
         return []
     batch, _ = _probe_batch(d.pipeline, d.train)
     return check_on_device(d.pipeline, batch, device, dtype)
@@ -193,24 +215,24 @@ def _first_of_class(train: Store, table: Table, first: int) -> Mapping[str, Any]
 
 
 def probe_model(d: Draft) -> list[Finding]:
-    """All other probes: on the weights that probes use, and on the real ones."""
+    """Return all other probes: on the weights that probes use, and on the real ones."""
     longer, trained = d.config.probes == "all", make_profile(d.pipeline, d.train, d.first)
     found = run_probes(d.profile, longer, trained)
     return [*found, *_reload(d.built, trained)] if longer or d.config.rehearse else found
 
 
 def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = None) -> ModelProfile:
-    """The passes of a Pipeline on a few rows; `first` has been run."""
+    """Return the passes of a Pipeline on a few rows; `first` has been run."""
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
-    if pipeline.collate_fn is None:
+    if pipeline.collate_fn is None and pipeline.task.loss_by is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     profile = ModelProfile(
         pipeline.module,
         batch,
         forward=pipeline.outputs,
-        loss=pipeline.loss,
+        loss=pipeline.by_sequence.loss,
         fields={**well_known_fields(), **pipeline.fields},
         causal=head is not None and head.predicts == "next_token",
         alone=alone,
@@ -233,14 +255,14 @@ def _more_batches(pipeline: Pipeline, train: Store) -> Iterator[Mapping[str, Any
 
 
 def _input_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """The columns that `forward` names; all of them where it takes any, as peft's does."""
+    """Return the columns that `forward` names; all of them where it takes any, as peft's does."""
     named = inspect.signature(pipeline.module.forward).parameters
     given = pipeline.call.arguments
     return tuple(c for a, c in given.items() if a in named) or tuple(given.values())
 
 
 def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
-    """Whether the model's auxiliary loss is added in training, as the plan stores it."""
+    """Return whether the model's auxiliary loss is added in training, as the plan stores it."""
     pipeline, profile = d.probed, d.profile
     if pipeline.collate_fn is not None or pipeline.counts_in_loss:
         return Choices(), []
@@ -251,7 +273,7 @@ def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
 
 
 def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
-    """Whether the chosen head and layout leave the auxiliary loss as it is."""
+    """Return whether the chosen head and layout leave the auxiliary loss as it is."""
     rows = probe_rows(plain, train)
     values = []
     with preserved_state(plain.module):
@@ -320,13 +342,16 @@ def _reload(built: Built, profile: ModelProfile) -> list[Finding]:
     return check_reload(profile, save, load, pipeline.call)
 
 
+def find_unreached(d: Draft) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+    """Return the adapter weights that the loss does not depend on."""
+    adapted = d.built.adaptation.trained if d.built.adaptation is not None else ()
+    return tuple(name for name in d.first.without_gradient if name in adapted), ()
+
+
 def freeze_unreached(d: Draft) -> tuple[Built, list[Finding]]:
     """Freeze the adapters that the loss does not depend on, such as those of an unused pooler."""
-    built, adaptation, module = d.built, d.built.adaptation, d.pipeline.module
-    if adaptation is None:
-        return built, []
-    lost = [name for name in d.first.without_gradient if name in adaptation.trained]
-    if not lost:
+    built, adaptation, module, lost = d.built, d.built.adaptation, d.pipeline.module, d.unreached
+    if adaptation is None or not lost:
         return built, []
     if all(name in lost for name in adaptation.trained if ".lora_" in name):
         raise NO_LORA_TARGET.error(
@@ -342,7 +367,8 @@ def freeze_unreached(d: Draft) -> tuple[Built, list[Finding]]:
 
 
 def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[Any, float]:
-    """A batch of the longest and the shortest row, or of `rows`; and what its loss is divided by.
+    """Return a batch of the longest and the shortest row, or of `rows`; and what its loss is
+    divided by.
 
     Where the vocabulary is large or activations are thrown away in training, only the end of long
     rows is taken: a probe has all of them at once, and must not hold more memory than training.
@@ -367,7 +393,7 @@ def _chosen_rows(train: Store) -> Any:
 
 
 def _token_limit(pipeline: Pipeline) -> int:
-    """How many tokens of a row a probe reads."""
+    """Return how many tokens of a row a probe reads."""
     from torch.nn.parameter import is_lazy
 
     fields = pipeline.fields
@@ -382,20 +408,22 @@ def _token_limit(pipeline: Pipeline) -> int:
 
 
 def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, Any]]:
-    """The last steps of each sequence of the rows, which is where answers are.
+    """Return the last steps of each sequence of the rows, which is where answers are.
 
     Every second row gets half as many, so that a batch has padding.
     """
     limit, fields = _token_limit(pipeline), pipeline.fields
     sizes = itertools.cycle((limit, limit // 2))
     return [
-        {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        cut_branches(row, fields, size)
+        if is_branched(row)
+        else {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
         for row, size in zip(train.rows(rows), sizes, strict=False)
     ]
 
 
 def probe_rows(pipeline: Pipeline, train: Store, chosen: Any = None) -> list[Mapping[str, Any]]:
-    """The rows of the probe batch, or those chosen, as they are collated."""
+    """Return the rows of the probe batch, or those chosen, as they are collated."""
     chosen = _chosen_rows(train) if chosen is None else chosen
     prepare, rows = pipeline.prepare, _cut_rows(pipeline, train, chosen)
     if pipeline.collate_fn is not None:  # which may need them whole

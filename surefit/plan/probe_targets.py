@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.branches import FIRST, PROMPT, is_branched
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.first_batch import check_scores
 from surefit.checks.probes.model_probes import check_choice, run_probe
 from surefit.checks.probes.targets import (
     TARGET_REACHES_OUTPUTS,
-    OtherTargets,
+    TargetPasses,
     check_targets,
 )
 from surefit.errors import SurefitError, describe_error
@@ -30,6 +31,7 @@ from surefit.pipeline.evaluation import as_metric
 from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.build_model import Built
+from surefit.plan.draft import Draft
 from surefit.plan.probe_model import expected_outputs, probe_rows
 from surefit.speed.numerics import preserved_state
 
@@ -46,10 +48,10 @@ OWN_ROWS, OWN_VALUES = 256, 1_000_000
 Row = Mapping[str, Any]
 
 
-def choose_target_use(built: Built, train: Store) -> tuple[Choices, list[Finding]]:
-    """The columns that prediction lacks, and how forward is called without them, as a choice."""
-    pipeline = built.pipeline
-    absent, found = _read_without_targets(built, train)
+def choose_target_use(d: Draft) -> tuple[Choices, list[Finding]]:
+    """Return columns that prediction lacks, and how forward is called without them, as a choice."""
+    pipeline, train = d.pipeline, d.train
+    absent, found = _read_without_targets(d.built, train)
     if found:
         return Choices(), found
     rows = probe_rows(pipeline, train)
@@ -62,12 +64,14 @@ def choose_target_use(built: Built, train: Store) -> tuple[Choices, list[Finding
     if not given:
         forced = _is_teacher_forced(pipeline)
         return Choices(targets=TargetUse(columns) if forced else None), []
-    use, found = _try_without(pipeline, batch, TargetUse(columns, _is_required(pipeline, given)))
+    own_loss = has_module_loss(d.first.outputs) or pipeline.counts_in_loss
+    use = TargetUse(columns, _is_required(pipeline, given), own_loss)
+    use, found = _try_without(pipeline, batch, use)
     return Choices(targets=use), found
 
 
 def probe_targets(pipeline: Pipeline, train: Store) -> list[Finding]:
-    """Whether other targets change the outputs, where forward receives any."""
+    """Return whether other targets change the outputs, where forward receives any."""
     call, steps = pipeline.call, None
     given = {a: c for a, c in call.arguments.items() if c in call.targets.columns}
     if call.auxiliary is not None:  # it passes labels on
@@ -87,8 +91,8 @@ def probe_targets(pipeline: Pipeline, train: Store) -> list[Finding]:
     keep = 0 if steps is None else steps + ("decoder_input_ids" in columns)
     changed = _changed(rows, train, columns, keep)
     batches = _collate(pipeline, rows), _collate(pipeline, changed)
-    module, case = pipeline.module, OtherTargets(*batches, given, steps)
-    return run_probe("targets", module, lambda: check_targets(module, call, case))
+    passes = TargetPasses(pipeline.module, call, *batches, given, steps)
+    return run_probe("targets", pipeline.module, lambda: check_targets(passes))
 
 
 def _rows_all_over(rows: Sequence[Row], train: Store) -> Any:
@@ -99,7 +103,7 @@ def _rows_all_over(rows: Sequence[Row], train: Store) -> Any:
 
 
 def _is_teacher_forced(pipeline: Pipeline) -> bool:
-    """Whether forward makes the decoder's inputs from the labels itself."""
+    """Return whether forward makes the decoder's inputs from the labels itself."""
     read = {*pipeline.call.arguments.values()}
     return "decoder_input_ids" in pipeline.fields and "decoder_input_ids" not in read
 
@@ -116,8 +120,9 @@ def _read_without_targets(built: Built, train: Store) -> tuple[set[str], list[Fi
             usual, without = pipeline.encode_row(raw), pipeline.for_prediction.encode_row(raw)
         except Exception:  # prediction reports it
             continue
-        absent |= {*usual[0].columns} - {*without[0].columns} - {*DECODER_INPUTS}
-        if pipeline.task.generate is not None or len(usual) != len(without):
+        absent |= {*usual[0].columns} - {*without[0].columns} - {*DECODER_INPUTS, PROMPT, FIRST}
+        is_same = len(usual) == len(without) and not is_branched(usual[0].columns)
+        if pipeline.task.generate is not None or not is_same:
             continue  # earlier tokens of a text are inputs
         for name, value in without[0].columns.items():
             if name in read and not _equal(value, usual[0].columns[name]):
@@ -135,7 +140,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _collate(pipeline: Pipeline, rows: Sequence[Row]) -> dict[str, Any]:
-    """A batch; a collate_fn that draws random numbers draws the same ones each time."""
+    """Return a batch; a collate_fn that draws random numbers draws the same ones each time."""
     import random
 
     import torch
@@ -153,7 +158,7 @@ def _collate(pipeline: Pipeline, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _changed(rows: Sequence[Row], train: Store, columns: set[str], keep: int = 0) -> Sequence[Row]:
-    """The rows with other targets that are valid, too; `keep` steps of sequences stay."""
+    """Return the rows with other targets that are valid, too; `keep` steps of sequences stay."""
     made = [dict(row) for row in rows]
     for name in columns & {*rows[0]}:
         values = [np.ravel(row[name]) for row in rows]
@@ -188,7 +193,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _is_required(pipeline: Pipeline, arguments: Mapping[str, str]) -> bool:
-    """Whether forward has no default for an argument that receives a target."""
+    """Return whether forward has no default for an argument that receives a target."""
     named = inspect.signature(pipeline.module.forward).parameters
     return any(a in named and named[a].default is inspect.Parameter.empty for a in arguments)
 
@@ -201,8 +206,6 @@ def _try_without(
 
     found: list[Finding] = []
     with preserved_state(pipeline.module), torch.no_grad():
-        own_loss = has_module_loss(pipeline.outputs(batch)) or pipeline.counts_in_loss
-        use = replace(use, own_loss=own_loss)
         try:
             outputs = _predicted(pipeline, batch, use)
         except SurefitError:
@@ -216,8 +219,8 @@ def _try_without(
             except Exception:
                 raise FORWARD_NEEDS_LABELS.error(failed) from error
             found.append(FORWARD_NEEDS_LABELS.finding(failed))
-        scored = not own_loss or _is_scored(pipeline, outputs, batch)
-        if own_loss and scored:
+        scored = not use.own_loss or _is_scored(pipeline, outputs, batch)
+        if use.own_loss and scored and outputs.logits is not None:
             raw, call = getattr(outputs, "raw", outputs), pipeline.call
             found += check_choice(call.reads.pick(raw), {})
     return replace(use, scored=scored), found
@@ -228,7 +231,9 @@ def _predicted(pipeline: Pipeline, batch: Mapping[str, Any], use: TargetUse) -> 
 
 
 def _is_scored(pipeline: Pipeline, outputs: Any, batch: Mapping[str, Any]) -> bool:
-    """Whether metrics can be computed from these outputs."""
+    """Return whether metrics can be computed from these outputs."""
+    if pipeline.call.by_lists:
+        return True
     if getattr(outputs, "logits", None) is None:
         return False
     try:

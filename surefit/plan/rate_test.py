@@ -69,7 +69,7 @@ class Rates:
 
 
 def growth_of(losses: Losses, prior: float | None) -> float:
-    """How many times its first value the loss is at the peak rate; infinite if not finite.
+    """Return how many times its first value the loss is at the peak rate; infinite if not finite.
 
     For a model that began better than `prior`, the loss of a predictor that ignores the inputs, the
     scale is that loss.
@@ -83,28 +83,33 @@ def growth_of(losses: Losses, prior: float | None) -> float:
     return last / max(first, prior or 0.0, 1e-6)
 
 
-def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[Fit, list[Finding]]:
-    """Try the rate; the fit counts the memory of the test. `prior` as in `growth_of`."""
+def check_rate(
+    job: Job, fit: Fit, rates: Rates, prior: float | None
+) -> tuple[bool | None, list[Finding]]:
+    """Try the rate; return whether it was tried, and None where the memory does not allow it.
+
+    `prior` is that of `growth_of`.
+    """
+    tried: bool | None = False
     reason = _why_not(job, fit, rates)
-    counted = _with_copy(fit, job)
-    if not reason and fit.fits and counted.fits is False:
-        reason = "the copy of the weights that it needs does not fit in memory"
+    if not reason and fit.fits and with_copy(fit, job).fits is False:
+        tried, reason = None, "the copy of the weights that it needs does not fit in memory"
     if reason:
-        return fit, [note(f"The learning rate was not tested: {reason}.")]
+        return tried, [note(f"The learning rate was not tested: {reason}.")]
     budget = max(FREE_SECONDS, MAX_SHARE * (fit.total_seconds or 0.0))
     try:
         losses = try_rate(job, rates, budget)
     except Exception as error:  # training fails in the same way, and keeps the batch it fails on
         message = f"The learning rate was not tested: {describe_error(error)}"[:300]
-        return fit, [note(message)]
+        return False, [note(message)]
     if losses is None:
         took = f"it would take more than {budget:.1f} s"
-        return counted, [note(f"The learning rate was not tested: {took}.")]
+        return True, [note(f"The learning rate was not tested: {took}.")]
     if not all(map(math.isfinite, losses[:2])):
-        return counted, []  # not the rate's fault: training reports it with its batch
+        return True, []  # not the rate's fault: training reports it with its batch
     growth = growth_of(losses, prior)
     if growth < HIGH:
-        return counted, []
+        return True, []
     first, last, count = losses[0], statistics.median(losses[-AT_PEAK:]), len(losses) - 1
     rose = f"from {first:.4g} to {last:.4g}" if math.isfinite(growth) else "to NaN or infinity"
     by_pattern = "".join(f", {name} {rate:g}" for name, rate in rates.optimizer.lr_by.items())
@@ -112,7 +117,7 @@ def check_rate(job: Job, fit: Fit, rates: Rates, prior: float | None) -> tuple[F
     message = f"{peak}, {count} steps on real rows bring the loss {rose}."
     broken = RATE_TOO_HIGH if growth >= BLOWN_UP else RATE_HIGH
     works = _rate_that_works(job, rates, budget, prior)
-    return counted, [broken.finding(message, fix=_fix(rates, works))]
+    return True, [broken.finding(message, fix=_fix(rates, works))]
 
 
 def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
@@ -133,8 +138,9 @@ def _why_not(job: Job, fit: Fit, rates: Rates) -> str:
     return ""
 
 
-def _with_copy(fit: Fit, job: Job) -> Fit:
-    """The fit with the test's copy of the weights, beyond what its smaller batch leaves free.
+def with_copy(fit: Fit, job: Job) -> Fit:
+    """Return the fit with the test's copy of the weights, beyond what its smaller batch leaves
+    free.
 
     Of a model that is divided over processes, planning has the whole.
     """

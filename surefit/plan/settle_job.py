@@ -12,8 +12,10 @@ from surefit.checks.probes.model_profile import ModelProfile
 from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors
 from surefit.memory.predict_peak import Fit
+from surefit.models.named_modules import MakeNamed
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
 from surefit.pipeline.open_pipeline import Choices, apply_choices
+from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan import fit_in_memory, layout, probe_model
 from surefit.plan.augmentation import own_function
@@ -24,7 +26,8 @@ from surefit.plan.metrics import try_scorer
 from surefit.plan.plan import ModelChoice
 from surefit.plan.prepare_data import read_live, run_length
 from surefit.plan.probe_targets import probe_targets
-from surefit.plan.rate_test import Rates, check_rate
+from surefit.plan.rate_test import Rates, check_rate, with_copy
+from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
 from surefit.speed.choose_head import HeadChoice
 from surefit.targets.tree_baseline import TREES, measure_trees
@@ -33,7 +36,7 @@ DEFAULT_ROWS = 8
 
 
 def settle_task(d: Draft) -> tuple[Pipeline, Findings]:
-    """The Pipeline with its output and loss, rows that are read anew, and the user's scorer."""
+    """Return Pipeline with its output and loss, rows that are read anew, and the user's scorer."""
     pipeline = settle_loss(ask_output(d.pipeline, d.config.outputs), d.config.loss, d.train)
     pipeline = read_live(d, pipeline)
     task = try_scorer(d.scorer, d.task, d.validation, pipeline.encoder)
@@ -41,14 +44,21 @@ def settle_task(d: Draft) -> tuple[Pipeline, Findings]:
 
 
 def measure_baselines(d: Draft) -> tuple[Mapping[str, Any], Findings]:
-    """Figures of simple predictors on the validation rows."""
+    """Return figures of simple predictors on the validation rows."""
     measure, encoder = d.pipeline.task.figures.baselines, d.pipeline.encoder
     return {} if measure is None else measure(d.train, d.validation, encoder), ()
 
 
+def find_rows(d: Draft) -> tuple[tuple[int, str], Findings]:
+    """Return how many rows the module needs in training, and the layer that needs them."""
+    pipeline, shortest = d.pipeline, [int(d.train.lengths.argmin())]
+    one_row = lambda: pipeline.outputs(pipeline.batch(d.train, shortest))  # noqa: E731
+    return find_min_rows(pipeline.module, one_row if is_called(d) else None), ()
+
+
 def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
-    """The order of rows and steps; a model that needs two rows never gets one."""
-    config, pipeline, tokens = d.config, d.pipeline, d.config.max_tokens
+    """Return the order of rows and steps; a model that needs two rows never gets one."""
+    config, tokens = d.config, d.config.max_tokens
     size, accum = config.batch_size, config.grad_accum
     if size == "auto" and tokens is not None:
         raise UsageError(
@@ -61,9 +71,7 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
     count = d.request.processes or num_processes()
     batches = Batches(d.train.lengths, config.seed, size, accum, count, tokens, order=order)
     blocks = layout.choose_block_rows(d.train, d.request.choices)
-    shortest = [int(d.train.lengths.argmin())]
-    one_row = lambda: pipeline.outputs(pipeline.batch(d.train, shortest))  # noqa: E731
-    min_rows, layer = find_min_rows(pipeline.module, one_row if has_weights(d) else None)
+    min_rows, layer = d.min_rows or (1, "")
     batches = replace(batches, block_rows=blocks or 1, min_rows=min_rows)
     choices = replace(d.plan.choices, order_block_rows=blocks)
     return (batches, choices), check_single_rows(batches, config.epochs, layer)
@@ -71,7 +79,10 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
 
 def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
     """Settle what the optimizer is made from; refuse rates for parameters that do not exist."""
-    config, name = d.config, d.config.optimizer
+    config, name, own = d.config, d.config.optimizer, d.pipeline.loss
+    if isinstance(own, OwnStep):
+        make: Any = MakeNamed(d.pipeline.module, own.parts_of)
+        return replace(next(iter(own.parts_of.values())).settings, passed=make), ()
     code = name if ":" in name else None
     passed, found = own_function("optimizer", code, d.objects.optimizer, d.request.code)
     check_rates(d.pipeline.module, config.lr_by, passed)
@@ -86,22 +97,27 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
 
 
 def has_weights(d: Draft) -> bool:
-    """Whether the model can be tried."""
+    """Return whether the model can be tried."""
     return not d.source.weightless
 
 
+def is_called(d: Draft) -> bool:
+    """Return whether the model can be tried by calling it, as a step does."""
+    return has_weights(d) and not has_step(d)
+
+
 def is_tried_here(d: Draft) -> bool:
-    """Whether a new run is planned for the devices of this machine."""
-    return has_weights(d) and d.request.choices is None and d.config.device_memory_gb is None
+    """Return whether a new run is planned for the devices of this machine."""
+    return is_called(d) and d.request.choices is None and d.config.device_memory_gb is None
 
 
 def store_output(d: Draft) -> tuple[Choices, Findings]:
-    """The Choices with the output of the module that is used."""
-    return replace(d.plan.choices, output=d.first.picked.as_choice()), ()
+    """Return the output of the module that is used."""
+    return Choices(output=d.first.picked.as_choice()), ()
 
 
 def perturb(d: Draft) -> tuple[tuple[Pipeline, ModelProfile], Findings]:
-    """The Pipeline that probes use, until they end, and its passes."""
+    """Return the Pipeline that probes use, until they end, and its passes."""
     profile = probe_model.perturbed_profile(d.built, d.train, d.first)
     return d.probing.enter_context(profile), ()
 
@@ -114,8 +130,8 @@ def probe_auxiliary(d: Draft) -> list[Finding]:
 
 
 def choose_layout(d: Draft) -> tuple[Choices, Findings]:
-    """The head and the layout of batches, tried on the Pipeline that probes use."""
-    if d.objects.loss_fn is not None:
+    """Return the head and the layout of batches, tried on the Pipeline that probes use."""
+    if d.loss_fn is not None:
         return Choices(rows="padded", rows_reason="loss_fn computes the loss"), ()
     stores, plain = (d.train, d.validation), apply_choices(d.probed, d.plan.choices)
     longest = max(int(store.lengths.max()) for store in stores if len(store))
@@ -135,22 +151,22 @@ def end_probes(d: Draft) -> None:
 
 
 def arrange_batches(d: Draft) -> tuple[Batches, Findings]:
-    """The batches in the chosen layout."""
+    """Return the batches in the chosen layout."""
     return replace(d.batches, padding_free=d.pipeline.layout.padding_free), ()
 
 
 def is_shared(d: Draft) -> bool:
-    """Whether several processes train the model."""
+    """Return whether several processes train the model."""
     return has_weights(d) and d.batches.num_processes > 1
 
 
 def is_divided(d: Draft) -> bool:
-    """Whether each process has a share of the model."""
+    """Return whether each process has a share of the model."""
     return is_shared(d) and d.config.parallel == "fsdp"
 
 
 def make_job(d: Draft) -> tuple[Job, Findings]:
-    """The Job, before its micro-batches are settled."""
+    """Return the Job, before its micro-batches are settled."""
     config, pipeline = d.config, d.pipeline
     job = Job(
         pipeline,
@@ -171,32 +187,46 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
 
 
 def is_size_free(d: Draft) -> bool:
-    """Whether the size of a micro-batch is to be chosen."""
+    """Return whether the size of a micro-batch is to be chosen."""
     return d.config.batch_size == "auto"
 
 
 def is_rate_tried(d: Draft) -> bool:
-    """Whether a new run without errors has a learning rate that somebody else than surefit chose.
+    """Return whether a new run without errors has a learning rate that somebody else than surefit
+    chose.
 
     A module, loss or optimizer of the user's own may blow up at the default rate, too.
     """
-    if not has_weights(d) or d.request.choices is not None or has_errors(d.plan.findings):
+    if not is_called(d) or d.request.choices is not None or has_errors(d.plan.findings):
         return False
-    usual = d.source.auto_classes is not None and d.objects.loss_fn is None
+    usual = d.source.auto_classes is not None and d.loss_fn is None
     return not usual or d.optimizer != OptimizerSettings(d.built.default_lr, d.config.weight_decay)
 
 
-def try_rate(d: Draft) -> tuple[Fit, list[Finding]]:
-    """A few steps at the peak learning rate, restored afterwards."""
+def has_known_batches(d: Draft) -> bool:
+    """Return whether the batches do not depend on the memory that is free now."""
+    return d.config.batch_size != "auto" and d.batches.block_rows == 1
+
+
+def try_rate(d: Draft) -> tuple[bool | None, list[Finding]]:
+    """Take a few steps at the peak learning rate, restored afterwards."""
     config, fit, default = d.config, d.plan.fit, d.built.default_lr
     assert fit is not None
+    if not is_rate_tried(d):
+        return False, []
     rates = Rates(d.optimizer, config.clip, default)
     known = [b["loss"] for b in d.plan.baselines.values() if "loss" in b]
     return check_rate(d.work, fit, rates, max(known, default=None))
 
 
+def count_rate(d: Draft) -> tuple[Fit, Findings]:
+    """Return the fit with the memory that the test of the learning rate takes."""
+    assert d.plan.fit is not None
+    return with_copy(d.plan.fit, d.work), ()
+
+
 def decide(d: Draft) -> tuple[tuple[Job, ModelChoice], Findings]:
-    """What the Plan of a run that can be trained has besides."""
+    """Return what the Plan of a run that can be trained has besides."""
     return (d.work, ModelChoice(d.source, d.optimizer.lr, d.built.adaptation)), ()
 
 
@@ -207,7 +237,7 @@ def has_trees(d: Draft) -> bool:
 
 
 def compare_with_trees(d: Draft) -> tuple[Mapping[str, Any], Findings]:
-    """The baselines with the figures of trees that are fitted to the table."""
+    """Return the baselines with the figures of trees that are fitted to the table."""
     assert d.task.figures.judge is not None
     figures = measure_trees(d.train, d.validation, d.pipeline.encoder, d.task.figures.judge)
     return {**d.plan.baselines, **({TREES: figures} if figures else {})}, ()

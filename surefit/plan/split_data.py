@@ -18,7 +18,8 @@ from surefit.checks.copies import (
     check_shared_inputs,
     note_repeats,
 )
-from surefit.config import RunConfig
+from surefit.checks.split_advice import advise_split
+from surefit.config import RunConfig, set_option
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text, is_text_list
 from surefit.data.row_arrays import count_distinct, take
@@ -30,15 +31,17 @@ from surefit.data.split import (
     count_inputs,
     input_keys,
     join_groups,
+    num_wanted,
     sample_rows,
     split_by_group,
     split_by_input,
 )
+from surefit.data.split_columns import PartColumn, divide_by_time, read_gap, read_times
 from surefit.data.table import Table
 from surefit.data.written_values import is_date
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.inputs.image.image_files import image_content
+from surefit.inputs.encoded_row import DropReason
 from surefit.pipeline.accept import check_columns
 from surefit.plan.draft import Draft
 from surefit.targets.label_separator import find_separator
@@ -71,6 +74,8 @@ class SplitData:
     validation_table: Table
     validation: Rows
     held_out: HeldOut
+    left_out: Mapping[str, int]
+    """Rows of the data that are in neither set, by reason."""
 
     @property
     def sides(self) -> tuple[tuple[Table, Rows], tuple[Table, Rows]]:
@@ -89,9 +94,14 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     hashes = parts.hash_table(table, rows)
     classes = _classes(table, rows, task, roles, config.split.stratify)
     _check_folds(config.split.folds, eval_table, len(rows))
+    _check_time(config.split.time, eval_table)
+    left_out: dict[str, int] = {}
     if eval_table is None:
-        split = _split_off(table, rows, hashes, classes, config)
-        found += _note_split(split, hashes, len(rows), by)
+        split, left_out, notes = _divide(config, d.part_column, table, rows, hashes, classes)
+        found += notes
+        is_drawn = d.part_column is None and not config.split.is_settled
+        if reports and is_drawn and roles.get("label") in table.columns:
+            found += advise_split(table, roles["label"])
         is_whole = len(rows) == table.num_rows
         train = split.train if is_whole else rows[split.train]
         validation = split.evaluation if is_whole else rows[split.evaluation]
@@ -121,7 +131,7 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         found += check_near_copies(*sides, config.seed)
     unread = [by] if by is not None and by not in roles.values() else []
     kept = [side.without([c for c in unread if c in side.columns]) for side in (table, eval_table)]
-    return SplitData(kept[0], train, kept[1], validation, held_out), found
+    return SplitData(kept[0], train, kept[1], validation, held_out, left_out), found
 
 
 def _check_group_column(table: Table, by: str | None) -> None:
@@ -138,7 +148,7 @@ def _check_group_column(table: Table, by: str | None) -> None:
 def _classes(
     table: Table, rows: Rows, task: TaskSpec, roles: Mapping[str, str], stratify: str
 ) -> Classes | None:
-    """The classes of the rows, where the target is one of a few classes."""
+    """Return the classes of the rows, where the target is one of a few classes."""
     found = None
     if (
         "label" in roles
@@ -153,6 +163,83 @@ def _classes(
             "Leave split.stratify out, or name the classes with columns.label.",
         )
     return found
+
+
+def _divide(
+    config: RunConfig,
+    parts: PartColumn | None,
+    table: Table,
+    rows: Rows,
+    hashes: tuple[Hashes, Hashes],
+    classes: Classes | None,
+) -> tuple[Split, dict[str, int], list[Finding]]:
+    """Return the split of one Table, the rows that it leaves out, and what is to be said of it."""
+    if parts is not None:
+        return _split_by_column(parts, table, rows, hashes)
+    if config.split.time is not None:
+        return _split_by_time(config, table, rows, hashes)
+    split = _split_off(table, rows, hashes, classes, config)
+    return split, {}, _note_split(split, hashes, len(rows), config.split.by)
+
+
+def _split_by_column(
+    parts: PartColumn, table: Table, rows: Rows, hashes: tuple[Hashes, Hashes]
+) -> tuple[Split, dict[str, int], list[Finding]]:
+    """Return the rows of each part, how many are of neither, and what is to be said of them."""
+    train, held, other = parts.divide(rows)
+    sides = [(take(hashes[0], of), take(hashes[1], of)) for of in (train, held)]
+    found = note_repeats(sides[0][1], "training rows")
+    found += check_shared_inputs(sides[0], sides[1], table, take(rows, held))
+    message = (
+        f"Column {parts.column!r} divides the rows (split.column): {parts.describe()}. "
+        f"{len(train):,} rows are trained on, and {len(held):,} are the validation set"
+    )
+    message += f"; the other {len(other):,} are not used." if len(other) else "."
+    fix = (
+        f"To split all rows by surefit instead: {set_option('split.column', 'none')}, with "
+        f"{set_option('ignore', parts.column)} where columns are inputs."
+    )
+    found.append(note(message, fix=fix, column=parts.column))
+    left_out = {DropReason.TEST_PART.value: len(other)} if len(other) else {}
+    return Split(train, held), left_out, found
+
+
+def _split_by_time(
+    config: RunConfig, table: Table, rows: Rows, hashes: tuple[Hashes, Hashes]
+) -> tuple[Split, dict[str, int], list[Finding]]:
+    """Return the earlier and the latest rows, and how many are in the gap between."""
+    column, gap = config.split.time, config.split.gap
+    assert column is not None
+    times = take(read_times(table, column), rows)
+    width = read_gap(gap, column, table.column_type(column))
+    wanted = num_wanted(len(rows), config.eval_share)
+    train, latest, between = divide_by_time(times, wanted, width)
+    if len(train) == 0:
+        why = "all rows have one time" if not len(between) else f"the gap is {gap}"
+        raise UsageError(
+            f"split.time={column} leaves no row to train on: {why}.",
+            "Name a column with more times, or set a smaller split.gap or eval_share.",
+        )
+    split = count_inputs(Split(train, latest), hashes[0])
+    found = _note_split(split, hashes, len(rows), None)
+    if len(latest):
+        begin = table.arrow[column][int(rows[latest[np.argmin(times[latest])]])].as_py()
+        message = (
+            f"The validation set is the latest {len(latest):,} of {len(rows):,} rows by "
+            f"{column!r} (split.time), from {begin} on"
+        )
+        message += f"; {len(between):,} rows less than {gap} before are left out" * (width > 0)
+        found.append(note(f"{message}.", column=column))
+    return split, {DropReason.IN_GAP.value: len(between)} if len(between) else {}, found
+
+
+def _check_time(time: str | None, eval_table: Table | None) -> None:
+    if time is not None and eval_table is not None:
+        raise UsageError(
+            f"split.time={time} makes a validation set of the latest training rows, and there is "
+            "validation data of its own.",
+            "Leave out --eval-data, or split.time.",
+        )
 
 
 def _split_off(
@@ -177,7 +264,7 @@ def _split_off(
             )
         return _split_off_fold(hashes, asked.fold or 0, asked.folds, seed, groups, by_class)
     if groups is not None:
-        return split_by_group(groups, *hashes, config.eval_share, seed)
+        return split_by_group(groups, *hashes, config.eval_share, seed, by_class)
     return split_by_input(*hashes, config.eval_share, seed, by_class)
 
 
@@ -189,7 +276,7 @@ def _split_off_fold(
     by: Hashes | None = None,
     classes: Rows | None = None,
 ) -> Split:
-    """One fold as the validation set; `hashes` are those of inputs and of whole rows.
+    """Return one fold as the validation set; `hashes` are those of inputs and of whole rows.
 
     As in a plain split, rows with equal inputs stay together, unless a few inputs have most of the
     rows; and so do the groups of `by`.
@@ -209,7 +296,7 @@ def _split_off_fold(
 
 
 def deal_rows(groups: Hashes, num_folds: int, seed: int, classes: Rows | None = None) -> Rows:
-    """The fold of each row.
+    """Return the fold of each row.
 
     The largest groups are dealt first, each to the fold that has the fewest rows of its classes,
     then the fewest rows in all.
@@ -286,7 +373,7 @@ def _shared_groups(table: Table, eval_table: Table, by: str | None) -> list[Find
 
 
 def _group_names(table: Table, by: str) -> dict[str, Any]:
-    """The groups in a column by their names as text: files may write 7, 7.0 and "7" for one."""
+    """Return groups in a column by their names as text: files may write 7, 7.0 and "7" for one."""
     column = table.arrow[by]
     nested = pa.types.is_nested(column.type)
     values = (column if nested else pc.unique(column)).to_pylist()
@@ -309,13 +396,14 @@ def _compare_sides(
 def row_parts(
     table: Table, task: TaskSpec, roles: Mapping[str, str], by: str | None = None
 ) -> RowParts:
-    """Which columns are the input of a row, and which its target.
+    """Return which columns are the input of a row, and which its target.
 
     Without a role for the input, it is the whole row, without columns that number the rows, and
     without the column that groups them.
     """
     targets = tuple(role for role in task.targets if role in roles)
-    content = image_content if "image" in roles else None
+    given = task.reads.input_of(roles)
+    content = None if given is None else given.content
     sign = _class_separator(table, roles["label"]) if targets == ("label",) else None
     if not task.reads.whole_rows or len(targets) < len(roles):
         return RowParts(roles, targets, task.reads.divide, content, sign)
@@ -328,7 +416,7 @@ def row_parts(
 
 
 def _class_separator(table: Table, label: str) -> str | None:
-    """The sign between the classes of a row, empty for lists of them; None for one class."""
+    """Return the sign between the classes of a row, empty for lists of them; None for one class."""
     if label not in table.columns:
         return None
     profile = table.profile(label)
@@ -338,7 +426,7 @@ def _class_separator(table: Table, label: str) -> str | None:
 
 
 def _numbers_rows(table: Table, column: str) -> bool:
-    """Whether a column of integers or text has another value in each row, as an id has."""
+    """Return whether a column of integers or text has another value in each row, as an id has."""
     profile = table.profile(column)
     if table.num_rows < 2 or not (pa.types.is_integer(profile.kind) or is_text(profile.kind)):
         return False
@@ -350,7 +438,7 @@ def _numbers_rows(table: Table, column: str) -> bool:
 
 
 def _scanned(table: Table, scan: int | None, seed: int) -> tuple[Rows, list[Finding]]:
-    """The rows to be read: all of them, or the sample that `scan` asks for."""
+    """Return the rows to be read: all of them, or the sample that `scan` asks for."""
     rows = sample_rows(table.num_rows, scan, seed)
     if len(rows) == table.num_rows:
         return rows, []

@@ -40,7 +40,7 @@ def write_report(run: Run) -> Path:
 
 
 def render(run: Run) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     plan, history = run.plan, run.history
     title = f"surefit: {plan['task']}, {plan['model']['name']}"
     steps = sum(event["event"] == "step" for event in history)
@@ -58,7 +58,7 @@ def render(run: Run) -> str:
         section("Findings", _findings(plan["findings"])),
         section("Decisions", "".join(f"<p>{escape(text)}</p>" for text in plan["notes"])),
         section("Data", table(("what", "value"), _ledger(ledger))),
-        section("Predicted masks", draw_examples(run.examples)),
+        section("Predictions for validation rows", draw_examples(run.examples)),
         section("Augmented training rows", draw_examples(plan.get("examples", ()))),
         section("Frozen parameters and learning rates", table(("what", "value"), _rates(plan))),
         section("Metrics asked for", table(METRIC_HEADS, _metrics(plan))),
@@ -71,7 +71,7 @@ def render(run: Run) -> str:
 
 
 def as_page(title: str, sections: Iterable[str]) -> str:
-    """Sections as a page of its own."""
+    """Return sections as a whole page."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
@@ -81,12 +81,12 @@ def as_page(title: str, sections: Iterable[str]) -> str:
 
 
 def section(title: str, body: str) -> str:
-    """A body under its title; nothing without a body."""
+    """Return a body under its title; nothing without a body."""
     return f"<h2>{escape(title)}</h2>{body}" if body else ""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows of cells, escaped; nothing without rows."""
+    """Return rows of cells, escaped; nothing without rows."""
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_text(cell))}</td>" for cell in row) + "</tr>"
         for row in rows
@@ -102,7 +102,7 @@ def _text(value: Any) -> str:
 
 
 def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The metrics; a confusion matrix with a line per true class, classes and targets apart."""
+    """Yield metrics; a confusion matrix with a line per true class, classes and targets apart."""
     for name, value in metrics.items():
         if isinstance(value, list) and value and isinstance(value[0], list):
             yield f"{name} (a line per true class)", "\n".join(map(str, value))
@@ -113,14 +113,14 @@ def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _warnings(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """What was found while the run was training."""
+    """Yield what was found while the run was training."""
     for event in history:
         if event["event"] == "warning":
             yield event["code"], event["step"], event["message"], event["fix"]
 
 
 def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Figures of simple predictors on the same validation rows."""
+    """Yield figures of simple predictors on the same validation rows."""
     for name, figures in plan.get("baselines", {}).items():
         column = f" ({figures['column']})" if "column" in figures else ""
         for metric, value in figures.items():
@@ -129,7 +129,7 @@ def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
-    """What became of the rows, and what an epoch holds."""
+    """Yield what became of the rows, and what an epoch holds."""
     yield "rows in the data", ledger.rows
     yield "training rows", ledger.train_rows
     yield "validation rows", ledger.eval_rows
@@ -149,7 +149,7 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
 
 
 def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each column of the data and its role; the columns that are not used come last."""
+    """Yield each column of the data and its role; the columns that are not used come last."""
     columns = plan.get("columns") or {}
     yield from ((name, role) for name, role in columns.items() if role is not None)
     unused = [name for name, role in columns.items() if role is None]
@@ -158,7 +158,7 @@ def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What `freeze` and `lr_by` made of the parameters; nothing without them."""
+    """Yield what `freeze` and `lr_by` made of the parameters; nothing without them."""
     model = plan["model"]
     frozen = model.get("frozen")
     if frozen:
@@ -168,14 +168,14 @@ def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _metrics(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """The metrics beside the task's own: built in, or the user's."""
+    """Yield the metrics beside the task's own: built in, or the user's."""
     for name, about in (plan.get("metrics") or {}).items():
         kept = "all kept until the end" if about["keeps_predictions"] else "not kept"
         yield name, about["function"] or "", about["better"] or "", kept
 
 
 def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Class weights and label smoothing; nothing where there are none."""
+    """Return class weights and label smoothing; nothing where there are none."""
     loss = plan.get("loss") or {}
     for name, weight in (loss.get("class_weights") or {}).items():
         yield f"weight of class {name}", weight
@@ -184,7 +184,7 @@ def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What text is generated with; nothing for tasks that generate none."""
+    """Yield what text is generated with; nothing for tasks that generate none."""
     generate = plan.get("generate") or {}
     for name, value in {**generate, **generate.get("settings", {})}.items():
         if name not in ("settings", "from_model"):

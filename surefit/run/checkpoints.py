@@ -85,7 +85,7 @@ def save_checkpoint(
 
 @contextmanager
 def _shared_folder(path: Path, later: files.Later | None, sealed: bool) -> Iterator[Path]:
-    """A new folder of process 0 that all processes fill; if one of them fails, there is none."""
+    """Make a folder that all processes fill; if one of them fails, there is none."""
     with ExitStack() as stack:
         own: Path | None = None
         with together("making the folder of a checkpoint"):
@@ -98,7 +98,7 @@ def _shared_folder(path: Path, later: files.Later | None, sealed: bool) -> Itera
 
 
 def saved_tensors(module: nn.Module) -> dict[str, Any]:
-    """The module's own tensors that a checkpoint holds, each once, by its first name.
+    """Return the module's own tensors that a checkpoint holds, each once, by its first name.
 
     All of them; with adapters, those that are trained, and the buffers.
     """
@@ -106,7 +106,7 @@ def saved_tensors(module: nn.Module) -> dict[str, Any]:
 
 
 def _named(module: nn.Module) -> dict[str, tuple[str, Any]]:
-    """What a checkpoint holds, by all names: the first name of each tensor, and the tensor."""
+    """Return what a checkpoint holds, by all names: each tensor with its first name."""
     reshard(module)
     held = trained_tensors(module) if is_adapted(module) else module.state_dict(keep_vars=True)
     first: dict[int, str] = {}
@@ -114,7 +114,7 @@ def _named(module: nn.Module) -> dict[str, tuple[str, Any]]:
 
 
 def _flatten(optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Optimizer state as tensors by `index/slot`, and the rest as plain values."""
+    """Return the optimizer state as tensors by `index/slot`, and the rest as plain values."""
     import torch
 
     state = optimizer.state_dict()
@@ -138,7 +138,7 @@ def _flatten(optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _parameters(optimizer: Optimizer) -> list[Any]:
-    """The parameters in the order of the optimizer's state."""
+    """Return the parameters in the order of the optimizer's state."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -216,7 +216,7 @@ def check_finite(module: nn.Module, optimizer: Optimizer, step: int) -> None:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether all values are finite; a finite sum says so in one pass without a copy."""
+    """Return whether all values are finite; a finite sum says so in one pass without a copy."""
     import torch
 
     value = own_shard(value)
@@ -274,7 +274,7 @@ class _Reader:
         self._opened: dict[str, Any] = {}
 
     def parts(self, kind: str, name: str) -> list[Any]:
-        """The slices that make up a tensor, in order; they are read when they are indexed."""
+        """Return the slices that make up a tensor, in order; they are read when indexed."""
         from safetensors import safe_open
 
         files = self.index[kind].get(name)
@@ -287,7 +287,7 @@ class _Reader:
         return [self._opened[file].get_slice(name) for file in files]
 
     def read(self, name: str, like: Any) -> Any:
-        """A whole tensor of the model: mapped, if it lies in one file."""
+        """Return a whole tensor of the model: mapped, if it lies in one file."""
         import torch
 
         parts, files = self.parts("model", name), self.index["model"][name]
@@ -323,13 +323,13 @@ class _Reader:
 
 
 def shape_of(parts: list[Any]) -> tuple[int, ...]:
-    """The shape of a tensor that lies in slices of rows."""
+    """Return the shape of a tensor that lies in slices of rows."""
     shapes = [tuple(part.get_shape()) for part in parts]
     return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
 
 
 def _read_state(reader: _Reader, optimizer: Optimizer, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """The state dict of the optimizer: tensors of the shape of a sharded parameter are sharded."""
+    """Read the state dict of the optimizer: state of a sharded parameter is sharded alike."""
     import torch
 
     parameters, values = _parameters(optimizer), dict(rest["numbers"])

@@ -67,7 +67,7 @@ def write_about(folder: Path, about: About) -> None:
 
 
 def read_about(folder: Path) -> About:
-    """The state.json of a checkpoint; one of an earlier version is refused."""
+    """Return the state.json of a checkpoint; one of an earlier version is refused."""
     text = (folder / STATE).read_bytes()
     version = parse_json(text, Version, str(folder / STATE)).format_version
     if version != FORMAT_VERSION:
@@ -94,12 +94,12 @@ class Chosen:
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """Return where the checkpoint of a step lies."""
     return folder / f"step-{step:08d}"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints by step, whole or not; other names in the folder, and links, are not ours."""
+    """List checkpoints by step, whole or not; other names, and links, are not ours."""
     if not folder.is_dir():
         return []
     named = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
@@ -107,26 +107,26 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint, from its name."""
+    """Return the step of a checkpoint, from its name."""
     named = NAME.fullmatch(path.name)
     assert named is not None
     return int(named[1])
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose state can be read, if there is any; its weights are not read."""
+    """Return the newest checkpoint whose state can be read; its weights are not read."""
     readable = (path for path in reversed(list_checkpoints(folder)) if not _state_damage(path))
     return next(readable, None)
 
 
 def latest_state(folder: Path) -> State | None:
-    """The state of the newest checkpoint, if there is any."""
+    """Return the state of the newest checkpoint, if there is any."""
     latest = latest_checkpoint(folder)
     return None if latest is None else read_about(latest).state
 
 
 def checkpoint_damage(path: Path) -> list[Damage]:
-    """What is wrong with the files of a checkpoint."""
+    """Return what is wrong with the files of a checkpoint."""
     return _state_damage(path) or _permitted(path, None)
 
 
@@ -160,7 +160,7 @@ def set_aside(folder: Path, after: Path | None) -> None:
 
 
 def _state_damage(path: Path) -> list[Damage]:
-    """What is wrong with state.json, which says how the rest is to be read."""
+    """Return what is wrong with state.json, which says how the rest is to be read."""
     try:
         read_about(path)
     except PermissionError as error:

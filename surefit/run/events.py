@@ -22,7 +22,7 @@ SURROGATES = "backslashreplace"
 
 
 def without_nan(value: Any) -> Any:
-    """The value with every NaN and infinity replaced by None, as JSON wants it.
+    """Return the value with every NaN and infinity replaced by None, as JSON wants it.
 
     >>> without_nan({"loss": float("nan"), "f1": [0.5]})
     {'loss': None, 'f1': [0.5]}
@@ -38,7 +38,7 @@ def without_nan(value: Any) -> Any:
 
 @contextmanager
 def event_writer(path: Path) -> Iterator[Observer]:
-    """An observer that appends each event to the file, one whole line at a time.
+    """Yield an observer that appends each event to the file, one whole line at a time.
 
     A file that was deleted or replaced meanwhile is noticed at the next event: to write on would
     be to train for nobody.
@@ -69,7 +69,7 @@ def _is_same_file(path: Path, opened: os.stat_result) -> bool:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of the file; a last line cut off by a crash is left out."""
+    """Return all whole lines of the file; a last line cut off by a crash is left out."""
     return [event for _, event in _read_lines(path)]
 
 
@@ -80,7 +80,7 @@ def cut_events(path: Path, step: int) -> None:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each whole line with its event. A line ends with \\n and with nothing else.
+    """Yield each whole line with its event. A line ends with \\n and with nothing else.
 
     Text may hold other characters that Unicode counts as line breaks, such as U+2028.
     """
@@ -101,7 +101,7 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None for what is no event."""
+    """Return the event of a line; None for what is no event."""
     try:
         event = parse_json(line, dict[str, Any], "events.jsonl")
     except UsageError:
@@ -110,7 +110,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """One dict per epoch: mean loss of its steps, loss of its last evaluation, seconds.
+    """Return one dict per epoch: mean loss of its steps, loss of its last evaluation, seconds.
 
     >>> step = {"event": "step", "epoch": 1, "seconds": 2.0}
     >>> summarise_epochs([{**step, "loss": 3.0}, {**step, "loss": 1.0}])

@@ -39,7 +39,7 @@ class ExportedModel(Run):
 
     @property
     def model_path(self) -> Path:
-        """The folder itself."""
+        """Return the folder itself."""
         return self.path
 
     @cached_property
@@ -64,13 +64,13 @@ class ExportedModel(Run):
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What the export kept of the run's plan."""
+        """Return what the export kept of the run's plan."""
         with content_of(self.path / FILE):
             return check_plan(self._stored["plan"], self.path / FILE)
 
 
 def open_trained(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
-    """A run, or an exported model."""
+    """Return a run, or an exported model."""
     folder = Path(path)
     if is_run(folder) or not os.path.isfile(folder / encoder.FILE):
         return open_run(folder, trust_code)
@@ -116,7 +116,7 @@ def export_onnx(run: Run, out: Path, data: Sequence[str] = ()) -> float:
     the largest difference.
     """
     from surefit.pipeline.onnx_file import require_onnx, write_onnx
-    from surefit.tasks.custom import needs_loss_fn
+    from surefit.targets.own_outputs import needs_loss_fn
 
     require_onnx()
     _refuse_taken(run, out)

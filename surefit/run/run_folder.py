@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
 from surefit.targets.metrics.chosen_metrics import with_metrics, with_scorer
+from surefit.targets.own_outputs import needs_loss_fn
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.choose_task import find_task
 from surefit.user_code import RunCode
@@ -62,18 +63,28 @@ class Run:
     local: RunConfig = field(default_factory=RunConfig)
     """The config of this command, which decides what the folder of a run may not."""
     loss_fn: Callable[..., Any] | None = None
+    predict_fn: Callable[..., Any] | None = None
+    training_step: Callable[..., Any] | None = None
+    generate: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of generation that this command sets, in place of the run's."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     @cached_property
     def config(self) -> RunConfig:
-        """The resolved config; what belongs to the machine is that of this command."""
-        return make_config(self._settings).with_local(self.local)
+        """Return the resolved config; what belongs to the machine is that of this command."""
+        settings, own = self._settings, self.generate
+        if own:
+            stored = dict(settings.get("generate") or {})
+            if own.get("temperature") == 0:  # what only sampling has goes with it
+                stored |= {"top_p": None, "top_k": None, "samples": 1}
+            settings = {**settings, "generate": {**stored, **own}}
+        return make_config(settings).with_local(self.local)
 
     @cached_property
     def objects(self) -> dict[str, str]:
-        """Python objects the run was begun with and does not hold: argument and name."""
+        """Return the Python objects the run was begun with and does not hold: argument and name."""
         return dict(self.plan.get("objects", {}))
 
     @cached_property
@@ -82,7 +93,7 @@ class Run:
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The plan as it was stored."""
+        """Return the plan as it was stored."""
         path = self.path / "plan.json"
         loaded = read_json(
             path,
@@ -100,7 +111,7 @@ class Run:
 
     @property
     def choices(self) -> Choices:
-        """What was chosen by trying when the run began."""
+        """Return what was chosen by trying when the run began."""
         from surefit.pipeline.open_pipeline import Choices
 
         stored = json.dumps(self.plan.get("choices", {}))
@@ -108,7 +119,7 @@ class Run:
 
     @property
     def task(self) -> TaskSpec:
-        """The task that was trained."""
+        """Return the task that was trained."""
         if self.task_object is not None:
             return self.task_object
         if "task" in self.objects:
@@ -128,20 +139,27 @@ class Run:
         }
         return with_metrics(found, chosen, own)
 
+    def with_own_loss(self) -> Run:
+        """Return the run with the `loss_fn` that its config names, if its task has no other."""
+        name = self.config.loss.function
+        if self.loss_fn is not None or name is None or not needs_loss_fn(self.task):
+            return self
+        return replace(self, loss_fn=self.code.find(name))
+
     @property
     def history(self) -> list[dict[str, Any]]:
-        """All events so far."""
+        """Return all events so far."""
         return read_events(self.events_path)
 
     @property
     def examples(self) -> list[dict[str, Any]]:
-        """A few validation rows with what is predicted for them, of tasks that show some."""
+        """Return a few validation rows with what is predicted for them, of tasks that show some."""
         path = self.path / EXAMPLES
         return read_json(path, list[dict[str, Any]]) if path.is_file() else []
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """Each epoch so far: `epoch`, `train_loss`, `eval_loss`, `seconds`.
+        """Return each epoch so far: `epoch`, `train_loss`, `eval_loss`, `seconds`.
 
         The training loss is the mean over the epoch's steps, the evaluation loss that of its last
         evaluation (None without one), the time that of its steps.
@@ -151,7 +169,7 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the evaluation whose weights `model/` has; empty without one."""
+        """Return the metrics of the evaluation whose weights `model/` has; empty without one."""
         evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
         best = self.best_step
         chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
@@ -160,30 +178,30 @@ class Run:
 
     @property
     def best_step(self) -> int | None:
-        """The step whose weights `model/` has, where an evaluation chose it."""
+        """Return the step whose weights `model/` has, where an evaluation chose it."""
         state = latest_state(self.checkpoints)
         return None if state is None else state.best_step
 
     @property
     def saved_step(self) -> int:
-        """The step of the latest checkpoint; 0 without one."""
+        """Return the step of the latest checkpoint; 0 without one."""
         state = latest_state(self.checkpoints)
         return 0 if state is None else state.step
 
     def spans(self, num_steps: int) -> list[tuple[int, int]]:
-        """After which step which total number of steps applies; the last total is `num_steps`."""
+        """Return pairs: after which step a total number of steps applies, at last `num_steps`."""
         with content_of(self.path / "plan.json"):
             stored = [(int(after), int(total)) for after, total in self.plan.get("spans", [])]
         return stored or [(0, num_steps)]
 
     @property
     def code(self) -> RunCode:
-        """The gate of the code that the folder names."""
+        """Return the gate of the code that the folder names."""
         return RunCode(self.path, self.plan.get("run_id"), self.trust_code)
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end; a run that was extended has a model before that."""
+        """Return whether training came to its end; an extended run has a model before that."""
         if not self.has_model:
             return False
         state = latest_state(self.checkpoints)
@@ -193,32 +211,32 @@ class Run:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a trained model to use."""
+        """Return whether there is a trained model to use."""
         return self.model_path.is_dir()
 
     @property
     def events_path(self) -> Path:
-        """The file of events."""
+        """Return the file of events."""
         return self.path / "events.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """Return the folder of checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def report_path(self) -> Path:
-        """The HTML report."""
+        """Return the HTML report."""
         return self.path / "report.html"
 
     @property
     def model_path(self) -> Path:
-        """The folder of the trained model and its Encoder."""
+        """Return the folder of the trained model and its Encoder."""
         return self.path / "model"
 
     @property
     def model(self) -> nn.Module:
-        """The trained model."""
+        """Return the trained model."""
         return self.load()[0]
 
     def discard(self) -> None:
@@ -232,11 +250,16 @@ class Run:
                 folder.rmdir()
 
     def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
-        """The Pipeline of the trained model, which evaluates and predicts as training did."""
-        from surefit.pipeline.open_pipeline import apply_choices, open_pipeline
+        """Return the Pipeline of the trained model, to evaluate and predict as training did."""
+        from surefit.pipeline.open_pipeline import (
+            apply_choices,
+            open_pipeline,
+            with_generation,
+            with_own_step,
+        )
 
         self._refuse_unfinished()
-        module = model if model is not None else self.module_object
+        module = self._named(model if model is not None else self.module_object)
         with content_of(self.model_path):
             opened = open_pipeline(
                 self.model_path,
@@ -247,14 +270,25 @@ class Run:
                 self.collate_fn,
                 self.loss_fn,
             )
-            return apply_choices(opened, self.choices)
+            if self.training_step is not None:
+                opened = with_own_step(opened, self.training_step, {})
+            opened = apply_choices(replace(opened, predict_fn=self.predict_fn), self.choices)
+        return with_generation(opened, self.config.generate) if self.generate else opened
+
+    def _named(self, module: Any) -> Any:
+        """Return the modules by name of a run with a training_step; another module as it is."""
+        if "training_step" not in self.objects or module is None:
+            return module
+        from surefit.models.named_modules import as_modules
+
+        return as_modules(module)
 
     def load(self, model: nn.Module | None = None) -> tuple[nn.Module, Encoder]:
-        """The trained model and the Encoder that reads rows for it."""
+        """Return the trained model and the Encoder that reads rows for it."""
         from surefit.models.save_model import load_model
 
         self._refuse_unfinished()
-        module = model if model is not None else self.module_object
+        module = self._named(model if model is not None else self.module_object)
         with content_of(self.model_path):
             return load_model(self.model_path, self.task, self.code, module)
 
@@ -267,7 +301,7 @@ class Run:
 
 
 def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
-    """The plan that was read from a file, if it has the types that surefit relies on."""
+    """Return the plan that was read from a file, if it has the types that surefit relies on."""
     if not isinstance(loaded, dict) or not {"model", "steps"} <= loaded.keys():
         raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
     for key, kind in PLAN_TYPES.items():
@@ -279,7 +313,7 @@ def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
 
 
 def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
-    """An existing run; `trust_code` has the `module:object` names that this command allows."""
+    """Open a run; `trust_code` has the `module:object` names that this command allows."""
     folder = Path(path)
     if is_unbegun(folder):
         raise UsageError(
@@ -296,12 +330,12 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder has what every run has."""
+    """Return whether a folder has what every run has."""
     return all(os.path.isfile(folder / name) for name in ("config.yaml", "plan.json"))
 
 
 def is_unbegun(folder: Path) -> bool:
-    """Whether a start was killed there before it wrote its plan.
+    """Return whether a start was killed there before it wrote its plan.
 
     Its folder for checkpoints, which is made first, and the digests, which are written before the
     files they are of, tell it from a folder with a user's files.
@@ -320,7 +354,7 @@ def is_unbegun(folder: Path) -> bool:
 
 
 def choose_folder(output: str | None, name: str) -> Path:
-    """The folder of a new run; refuses one that holds a run or cannot be written."""
+    """Return the folder of a new run; refuses one that holds a run or cannot be written."""
     folder = Path(output) if output else _new_name(Path("runs"), name)
     refuse_links(folder / each for each in WRITTEN)
     taken = next((own for own in OWN_NAMES if os.path.exists(folder / own)), None)

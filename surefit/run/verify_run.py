@@ -30,7 +30,7 @@ EDITED_CONFIG = rule(
 
 
 def verify_files(run: Run) -> list[Finding]:
-    """What is wrong with the files of a run or an exported model; nothing is changed."""
+    """Return what is wrong with the files of a run or an exported model; nothing is changed."""
     if isinstance(run, ExportedModel):
         return [*_check_model(run, "Restore it from a copy, or export the run again.")]
     again = f"Restore it from a copy; or delete {run.model_path}, and resume the run to write it."

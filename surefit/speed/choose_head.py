@@ -19,7 +19,7 @@ CHUNK_BYTES = 64 * 2**20
 
 
 def find_output_embedding(module: nn.Module) -> nn.Module | None:
-    """The output embedding, if the model has one; also inside a peft model."""
+    """Return the output embedding, if the model has one; also inside a peft model."""
     named = getattr(module, "get_output_embeddings", None)
     try:
         embedding = named() if named is not None else None
@@ -29,11 +29,15 @@ def find_output_embedding(module: nn.Module) -> nn.Module | None:
 
 
 def choose_head(
-    module: nn.Module, run: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, Any]
+    module: nn.Module,
+    run: Callable[[Mapping[str, Any]], Any],
+    batch: Mapping[str, Any],
+    by_token: bool = False,
 ) -> tuple[SparseHead | None, str]:
-    """The fastest head with the loss and gradients of the full one, or None and the reason.
+    """Return the fastest head with the loss and gradients of the full one, or None and the reason.
 
-    `run(batch)` calls the model as training does; `batch` lists its labelled tokens.
+    `run(batch)` calls the model as training does; `batch` lists its labelled tokens. `by_token` is
+    whether the log-probability of each of them is needed.
     """
     embedding = find_output_embedding(module)
     if embedding is None:
@@ -43,7 +47,7 @@ def choose_head(
             full = _FullHead(module, embedding, run, batch)
         except _UnreachableError as error:
             return None, str(error)
-        gathered = SparseHead(embedding)
+        gathered = SparseHead(embedding, by_token=by_token)
         if not full.matches(gathered):
             return None, "its logits at selected positions differ from those of whole rows"
         transform = full.find_transform()
@@ -57,7 +61,8 @@ def choose_head(
 
 
 def chunk_size(embedding: Any) -> int:
-    """Tokens per chunk: 128 to 256, on an accelerator 1,024 to 2,048; fewer for large vocabularies.
+    """Return tokens per chunk: 128 to 256, on an accelerator 1,024 to 2,048; fewer for large
+    vocabularies.
 
     An accelerator reads all the weights for each chunk, and needs more tokens to be worth it.
 
@@ -184,7 +189,7 @@ class _FullHead:
         return None
 
     def matches(self, head: SparseHead) -> bool:
-        """Whether the sparse head gives the same loss and the same gradients."""
+        """Return whether the sparse head gives the same loss and the same gradients."""
 
         def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
             return (self.hidden, *inputs[1:])
@@ -211,7 +216,7 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def _caps(module: Any) -> list[float]:
-    """Values in the model's config whose name has `cap` in it; each is tested."""
+    """Return values in the model's config whose name has `cap` in it; each is tested."""
     config = getattr(module, "config", None)
     if config is None:
         return []

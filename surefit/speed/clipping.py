@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def make_clipper(
     accelerator: Accelerator, optimizer: Any, parameters: Sequence[nn.Parameter], clip: float
 ) -> Callable[[], Any]:
-    """A function to call before each optimizer step, which clips the gradients to norm `clip`.
+    """Return a function to call before each optimizer step, which clips the gradients to norm
+    `clip`.
 
     It returns their norm before that, as a tensor; None while gradients are scaled (fp16), where
     values that are not finite are usual and the scaler skips the step. 0 is for no clipping.
@@ -51,12 +52,12 @@ def _norm(parameters: Sequence[nn.Parameter]) -> Any:
 
 
 def _whole(norm: Any) -> Any:
-    """The norm over all shards, where each process knows the part of its own."""
+    """Return the norm over all shards, where each process knows the part of its own."""
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def _is_fused(optimizer: Any) -> bool:
-    """Whether this is a torch optimizer with a fused kernel for every parameter group."""
+    """Return whether this is a torch optimizer with a fused kernel for every parameter group."""
     return (
         {p.device.type for group in optimizer.param_groups for p in group["params"]}
         <= {"cpu", "cuda"}  # other devices may ignore `grad_scale`

@@ -12,7 +12,7 @@ PAYS_AFTER_STEPS = 1000
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest ModuleList of one layer type, such as the blocks of a transformer."""
+    """Return the longest ModuleList of one layer type, such as the blocks of a transformer."""
     lists = [
         list(part)
         for part in module.modules()
@@ -24,7 +24,8 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 def choose_compile(
     wanted: str, num_layers: int, num_steps: int, on_cuda: bool, padding_free: bool = False
 ) -> tuple[bool, str]:
-    """Whether to compile, and the reason; `auto` compiles only where it is likely to save time.
+    """Return whether to compile, and the reason; `auto` compiles only where it is likely to save
+    time.
 
     Padding-free batches have other row lengths each time, for each of which the attention would be
     compiled again. `compile=on` pads its batches.

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from surefit.speed.numerics import lower_precision
+from surefit.speed.precision import lower_precision
 
 
 class LowRankLinear(torch.autograd.Function):

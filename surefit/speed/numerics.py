@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,27 +35,6 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-_traced: ContextVar[torch.dtype | None] = ContextVar("traced precision", default=None)
-
-
-@contextmanager
-def traced_precision(dtype: torch.dtype | None) -> Iterator[None]:
-    """While the block runs, meta tensors are computed on as if autocast had this precision."""
-    token = _traced.set(dtype)
-    try:
-        yield
-    finally:
-        _traced.reset(token)
-
-
-def lower_precision(tensor: torch.Tensor) -> torch.dtype | None:
-    """The precision that autocast would cast this tensor to; None where it casts nothing."""
-    if tensor.is_meta:
-        return _traced.get()
-    kind = tensor.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-
-
 @dataclass(frozen=True)
 class Tolerance:
     """Largest difference as a share of the largest value: of a loss, of outputs, of gradients."""
@@ -77,7 +55,7 @@ because models have float32 inside. One rounding is 1e-3 in float16 and 8e-3 in 
 
 
 def tolerance_of(*results: torch.Tensor | torch.dtype) -> Tolerance:
-    """The tolerance of the lowest precision among tensors or dtypes.
+    """Return the tolerance of the lowest precision among tensors or dtypes.
 
     >>> import torch
     >>> tolerance_of(torch.zeros(1), torch.bfloat16).values
@@ -93,7 +71,7 @@ AT_ONCE = 2**20
 
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
+    """Return largest absolute difference, and the largest absolute value of each; NaN stays NaN."""
     parts = [torch.split(each.detach().reshape(-1), AT_ONCE) for each in (one, other)]
     pairs = ((to_float64(a), to_float64(b)) for a, b in zip(*parts, strict=True))
     found = [torch.stack([(a - b).abs().max(), a.abs().max(), b.abs().max()]) for a, b in pairs]
@@ -102,7 +80,7 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, f
 
 
 def relative_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference as a share of the largest expected value; infinite for NaN."""
+    """Return the largest difference as a share of the largest expected value; infinite for NaN."""
     if found.numel() == 0:
         return 0.0
     difference, _, size = largest_difference(found, expected)

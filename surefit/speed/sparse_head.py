@@ -5,7 +5,8 @@ tokens. Whatever the model does to its logits afterwards still applies ("gathere
 
 Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
 a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
-`speed/choose_head.py` tests which of the two a model allows.
+`speed/choose_head.py` tests which of the two a model allows. Losses of whole answers, as in
+preference tuning, need the log-probability of each token instead of their sum (`by_token`).
 
 Of tied embeddings, autograd would allocate two gradients of the weight's size, one from the head
 and one from the lookup, which is nearly all zeros. Here the lookup adds its rows to the head's.
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from surefit.speed.numerics import lower_precision
+from surefit.speed.precision import lower_precision
 from surefit.targets.metrics.token_metrics import LabelledLoss, smoothed_sums
 from surefit.targets.task_spec import Batch, full_precision
 
@@ -60,6 +61,8 @@ class SparseHead:
     """The input embedding, if it shares its weight with the output embedding."""
     smoothing: float = 0.0
     """Label smoothing of the loss."""
+    by_token: bool = False
+    """Whether the log-probability of each labelled token is kept, not only their sum."""
 
     def __call__(self, run: Callable[[], Any], batch: Batch) -> LabelledLoss:
         """Run the model on a batch that lists its labelled tokens."""
@@ -72,7 +75,8 @@ class SparseHead:
             if self.transform is None:
                 return (picked[None], *inputs[1:])
             chunks = Chunks(self.transform, self.chunk, self.smoothing)
-            known.append(chunked_loss(picked, module, labels, chunks, shared))
+            compute = chunked_log_probs if self.by_token else chunked_loss
+            known.append(compute(picked, module, labels, chunks, shared))
             return (picked[None, :0], *inputs[1:])
 
         tied = self.tied if self.transform is not None else None
@@ -82,6 +86,9 @@ class SparseHead:
         if self.transform is not None:
             return known[0] if added is None else replace(known[0], auxiliary_loss=added)
         logits = full_precision(outputs.logits[0])  # (N, V)
+        if self.by_token:
+            log_probs = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0]
+            return LabelledLoss(-log_probs.sum(), None, len(labels), added, log_probs=log_probs)
         total, plain = smoothed_sums(logits, labels, self.smoothing)
         hits = None if torch.is_grad_enabled() else (logits.argmax(-1) == labels).sum()
         return LabelledLoss(total, hits, len(labels), added, plain)
@@ -184,6 +191,120 @@ def _loss_and_gradients(
     return total, hits, plain, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
 
 
+def chunked_log_probs(
+    hidden: torch.Tensor,
+    embedding: Any,
+    labels: torch.Tensor,
+    chunks: Chunks,
+    shared: SharedGradient | None = None,
+) -> LabelledLoss:
+    """Log-probability of each label, from `hidden` (N, H) projected to the vocabulary in chunks.
+
+    With `shared`, the weight's gradient is passed to the lookup of the tied input embedding.
+    """
+    training = torch.is_grad_enabled()  # always False inside an autograd function
+    passed = shared if shared is not None and shared.looked_up else None
+    apply: Any = ChunkedLogProbs.apply
+    given = (hidden, embedding.weight, embedding.bias, labels, chunks, training, passed)
+    log_probs = apply(*given)
+    return LabelledLoss(-log_probs.sum(), None, len(labels), log_probs=log_probs)
+
+
+class ChunkedLogProbs(torch.autograd.Function):
+    """Log-probabilities of labels, whose gradients each have a factor of their own.
+
+    If the weight is frozen, the gradients of hidden states are computed in the forward pass, while
+    a chunk's logits exist, and scaled later. That of the weight is a sum over tokens, which needs
+    the factors: the logits of each chunk are then computed again in the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Any:
+        hidden, weight, bias, labels, chunks, training, ctx.shared = given
+        wanted = ctx.needs_input_grad[:3] if training else (False,) * 3
+        low = lower_precision(hidden) or weight.dtype
+        wide = torch.promote_types(low, torch.float32)
+        ctx.chunks, ctx.low, ctx.has_weight = chunks, low, any(wanted[1:])
+        log_probs = torch.empty(len(labels), dtype=wide, device=hidden.device)
+        slopes = torch.empty_like(hidden) if wanted[0] and not ctx.has_weight else None
+        with _products(hidden):
+            projection = weight.to(low)
+            for piece, logits, slope in _chunk_logits(hidden, projection, bias, chunks):
+                targets = labels[piece, None]
+                logits -= logits.amax(-1, keepdim=True)
+                picked = logits.gather(1, targets)
+                sums = logits.exp_().sum(-1, keepdim=True)
+                log_probs[piece] = (picked - sums.log())[:, 0]
+                if slopes is not None:
+                    gradient = _log_prob_slope(logits.div_(sums), targets, slope, chunks)
+                    slopes[piece] = (gradient.to(low) @ projection).to(slopes.dtype)
+        kept = (slopes,) if slopes is not None else (hidden, weight, bias, labels)
+        ctx.save_for_backward(*(kept if any(wanted) else ()))
+        return log_probs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: torch.Tensor) -> tuple[Any, ...]:
+        if not ctx.has_weight:
+            (slopes,) = ctx.saved_tensors
+            return (slopes * above[:, None].to(slopes.dtype), *[None] * 6)
+        hidden, weight, bias, labels = ctx.saved_tensors
+        wanted, low, wide = ctx.needs_input_grad[:3], ctx.low, above.dtype
+        grad_hidden = torch.empty_like(hidden) if wanted[0] else None
+        grad_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] else None
+        with _products(hidden):
+            projection = weight.to(low)
+            for piece, logits, slope in _chunk_logits(hidden, projection, bias, ctx.chunks):
+                targets = labels[piece, None]
+                full = _log_prob_slope(logits.softmax(-1), targets, slope, ctx.chunks)
+                full *= above[piece, None]
+                gradient = full.to(low)
+                if grad_hidden is not None:
+                    grad_hidden[piece] = (gradient @ projection).to(hidden.dtype)
+                if grad_weight is not None:
+                    _add_product(grad_weight, gradient, hidden[piece].to(low))
+                if grad_bias is not None:
+                    grad_bias += full.sum(0)
+        scaled = [grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)]
+        if ctx.shared is not None:
+            ctx.shared.gradient, scaled[1] = scaled[1], None
+        return (*scaled, *[None] * 4)
+
+
+def _products(hidden: torch.Tensor) -> Any:
+    """Return a context in which products have the precision of their operands."""
+    device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
+    return torch.autocast(device, enabled=False)
+
+
+def _chunk_logits(
+    hidden: torch.Tensor, projection: torch.Tensor, bias: torch.Tensor | None, chunks: Chunks
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor | None]]:
+    """Yield the tokens of each chunk, their logits, and the slope of their soft-cap."""
+    low = projection.dtype
+    for start in range(0, len(hidden), chunks.size):
+        piece = slice(start, start + chunks.size)
+        logits = hidden[piece].to(low) @ projection.T
+        if bias is not None:
+            logits += bias.to(low)
+        logits = logits.to(torch.promote_types(low, torch.float32))
+        yield piece, logits, _apply_transform(logits, chunks.transform)
+
+
+def _log_prob_slope(
+    probabilities: torch.Tensor, targets: torch.Tensor, slope: torch.Tensor | None, chunks: Chunks
+) -> torch.Tensor:
+    """Return the gradient of each target's log-probability by the raw logits, in place."""
+    gradient = probabilities.neg_()
+    gradient.scatter_add_(1, targets, torch.ones_like(targets, dtype=gradient.dtype))
+    if slope is not None:
+        gradient *= slope
+    if chunks.transform.factor != 1.0:
+        gradient *= chunks.transform.factor
+    return gradient
+
+
 def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
     return gradient if gradient is None or like is None else gradient.to(like.dtype)
 
@@ -231,7 +352,7 @@ class SharedGradient:
 
 
 def find_input_embedding(module: Any) -> Any:
-    """The layer that token ids are looked up in; None where the model names none.
+    """Return the layer that token ids are looked up in; None where the model names none.
 
     CANINE hashes its characters, and a Perceiver gives its latents, which are no layer.
     """
@@ -243,7 +364,7 @@ def find_input_embedding(module: Any) -> Any:
 
 
 def find_tied(module: Any, head: Any) -> nn.Embedding | None:
-    """The plain input embedding that shares its weight with the head, if the model has one."""
+    """Return plain input embedding that shares its weight with the head, if the model has one."""
     embedding = find_input_embedding(module)
     plain = type(embedding) is nn.Embedding and embedding.max_norm is None
     if not plain or embedding.scale_grad_by_freq or embedding.sparse:

@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn import Module
 
 from surefit.batches.field import SEQUENCES
-from surefit.speed.numerics import lower_precision
+from surefit.speed.precision import lower_precision
 from surefit.speed.varlen_kernels import (
     BY_ROW,
     KERNELS,
@@ -68,7 +68,7 @@ def use_varlen_attention(module: Any, kernel: str = BY_ROW) -> bool:
 
 
 def _registered_name(kernel: str) -> str:
-    """The name of an attention function; transformers treats some words in it as its own."""
+    """Return the name of an attention function; transformers treats some words in it as its own."""
     if kernel == BY_ROW:
         return NAME
     known = [name for names in KERNELS.values() for name in names]
@@ -93,7 +93,7 @@ def observed_layers() -> Iterator[list[tuple[Shape, Attention]]]:
 
 
 def find_pretrained(module: Any) -> Any:
-    """The transformers model, which may be inside a peft model or a custom module; else None."""
+    """Return transformers model, which may be inside a peft model or a custom module; else None."""
     if "transformers" not in sys.modules:  # importing it takes seconds
         return None
     from transformers import PreTrainedModel
@@ -152,7 +152,8 @@ def _within_rows(
 
 
 def find_attention_limit(module: Any, longest: int) -> tuple[str, int] | None:
-    """The largest setting that limits attention within a row of this length, if there is one.
+    """Return the largest setting that limits attention within a row of this length, if there is
+    one.
 
     A setting may be the whole window or half of it, as `local_attention` is in ModernBERT.
     """
@@ -179,11 +180,13 @@ class Varlen:
     padding_idx: int | None = None
 
     def arguments(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of `forward` that a batch of concatenated rows adds to its columns."""
+        """Return arguments of `forward` that a batch of concatenated rows adds to its columns."""
         positions = self.positions(batch["position_ids"], batch.get("input_ids"))
         return {
             "position_ids": positions,
-            "attention_mask": row_lengths_mask(batch["row_lengths"]),
+            "attention_mask": row_lengths_mask(
+                batch["row_lengths"], branches=batch.get("row_branches")
+            ),
         }
 
     def positions(self, steps: torch.Tensor, ids: torch.Tensor | None) -> torch.Tensor:
@@ -228,7 +231,7 @@ class Varlen:
 
 
 def find_varlen(module: nn.Module) -> Varlen:
-    """The body of the transformers model in a module, and how it counts positions."""
+    """Return the body of the transformers model in a module, and how it counts positions."""
     pretrained = find_pretrained(module)
     body: nn.Module | None = pretrained.base_model if pretrained is not None else None
     if body is None:
@@ -253,7 +256,7 @@ class _Packed:
         self.padded: dict[int, tuple[Any, Any]] = {}
 
     def pack(self, body: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments of the body, its rows concatenated."""
+        """Return the arguments of the body, its rows concatenated."""
         names = inspect.signature(body.forward).parameters
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         lead = next((given[n] for n in SEQUENCES if given.get(n) is not None), None)
@@ -269,7 +272,7 @@ class _Packed:
         return (), given
 
     def unpack(self, body: Any, args: Any, output: Any) -> Any:
-        """The outputs of the body with their hidden states padded."""
+        """Return the outputs of the body with their hidden states padded."""
         if isinstance(output, Mapping):
             return type(output)(**{name: self._pad(value) for name, value in output.items()})
         return self._pad(output)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -24,10 +25,15 @@ from surefit.speed.numerics import relative_difference, tolerance_of
 
 @dataclass(frozen=True)
 class Rows:
-    """Lengths of the rows in a batch; `steps` are the places of tokens where rows have gaps."""
+    """Lengths of the rows in a batch; `steps` are the places of tokens where rows have gaps.
+
+    With `branches`, each row is a prompt and two answers that do not see each other: the tokens of
+    the prompt, and of the first answer.
+    """
 
     lengths: tuple[int, ...]
     steps: tuple[int, ...] | None = None
+    branches: tuple[tuple[int, int], ...] | None = None
     _bounds: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def bounds(self, device: Any) -> torch.Tensor:
@@ -42,30 +48,40 @@ class Rows:
         return made
 
 
-def row_lengths_mask(lengths: Sequence[int], steps: Sequence[int] | None = None) -> torch.Tensor:
-    """The row lengths in place of an attention mask.
+def row_lengths_mask(
+    lengths: Sequence[int],
+    steps: Sequence[int] | None = None,
+    branches: Sequence[tuple[int, int]] | None = None,
+) -> torch.Tensor:
+    """Return the row lengths in place of an attention mask.
 
     >>> read_rows(row_lengths_mask([3, 2])).lengths
     (3, 2)
     """
     own = tuple(lengths), None if steps is None else tuple(steps)
-    if steps is None:
+    if branches is not None:
+        columns = zip(*((n, *each) for n, each in zip(lengths, branches, strict=True)), strict=True)
+        mask = torch.tensor([*columns], dtype=torch.int64).view(1, 1, 3, -1)
+    elif steps is None:
         mask = torch.tensor(own[0], dtype=torch.int64).view(1, 1, 1, -1)
     else:
         mask = torch.zeros((1, 1, 2, max(len(lengths), len(steps))), dtype=torch.int64)
         mask[0, 0, 0, : len(lengths)] = torch.tensor(lengths)
         mask[0, 0, 1, : len(steps)] = torch.tensor(steps)
     made: torch.Tensor = mask.as_subclass(HostMask)
-    made.rows = Rows(tuple(n for n in own[0] if n), own[1])  # type: ignore[attr-defined]
+    known = None if branches is None else tuple(branches)
+    made.rows = Rows(tuple(n for n in own[0] if n), own[1], known)  # type: ignore[attr-defined]
     return made
 
 
 def read_rows(mask: torch.Tensor) -> Rows:
-    """The rows that a mask stands for; a copy of it that lost them is read."""
+    """Return the rows that a mask stands for; a copy of it that lost them is read."""
     known: Rows | None = getattr(mask, "rows", None)
     if known is not None:
         return known
     lengths = tuple(length for length in mask[0, 0, 0].tolist() if length)
+    if mask.shape[2] == 3:
+        return Rows(lengths, None, tuple(map(tuple, mask[0, 0, 1:].T.tolist())))
     steps = tuple(mask[0, 0, 1].tolist()) if mask.shape[2] == 2 else None
     return Rows(lengths, steps if steps is None else steps[: sum(lengths)])
 
@@ -134,6 +150,9 @@ def attend_by_row(
     if groups > 1:  # on a CPU, repeating keys is faster than enable_gqa
         parts[1:] = [part.repeat_interleave(groups, dim=1) for part in parts[1:]]
     split = zip(*(torch.split(part, [*rows.lengths], 2) for part in parts), strict=True)
+    if rows.branches is not None:
+        made = map(_attend_branches, split, rows.branches, repeat(asked))
+        return torch.cat([*made], dim=2)[0].transpose(0, 1)
     masks = _window_masks(rows, asked, query.device)
     outputs = [
         functional.scaled_dot_product_attention(  # which a trace may have replaced
@@ -148,6 +167,39 @@ def attend_by_row(
         for (q, k, v), mask in zip(split, masks, strict=True)
     ]
     return torch.cat(outputs, dim=2)[0].transpose(0, 1)
+
+
+def _attend_branches(
+    parts: tuple[torch.Tensor, ...], branches: tuple[int, int], asked: Attention
+) -> torch.Tensor:
+    """SDPA for a prompt with its first answer, then for the second answer, which sees the prompt
+    and itself."""
+    prompt, first = branches
+    query, key, value = parts  # (1, heads, T, D)
+    end, length = prompt + first, query.shape[2]
+    outputs = []
+    for start, stop, seen in ((0, end, 0), (end, length, prompt)):
+        if start == stop:
+            continue
+        q = query[:, :, start:stop]
+        k, v = (torch.cat([each[:, :, :seen], each[:, :, start:stop]], 2) for each in (key, value))
+        mask = None
+        if seen or asked.window is not None:
+            places = torch.arange(seen + stop - start, device=query.device)
+            window = len(places) if asked.window is None else asked.window
+            mask = _within_window(places, window, asked.causal)[seen:]
+        outputs.append(
+            functional.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=mask,
+                is_causal=asked.causal and mask is None,
+                dropout_p=asked.dropout,
+                scale=asked.scale,
+            )
+        )
+    return torch.cat(outputs, dim=2)
 
 
 def _load_flash() -> Kernel:
@@ -174,7 +226,7 @@ def _load_torch() -> Kernel:
 
 
 def _as_kernel(attention: Callable[..., Any], options: Callable[..., dict[str, Any]]) -> Kernel:
-    """A library's varlen attention; both libraries take the same bounds and window."""
+    """Return a library's varlen attention; both libraries take the same bounds and window."""
 
     def attend(query: Any, key: Any, value: Any, rows: Rows, asked: Attention) -> Any:
         bounds, longest = rows.bounds(query.device), max(rows.lengths)
@@ -194,7 +246,7 @@ def _as_kernel(attention: Callable[..., Any], options: Callable[..., dict[str, A
 
 
 def _window(asked: Attention) -> tuple[int, int]:
-    """How many places before and after its own a token attends to; −1 for all of them."""
+    """Return how many places before and after its own a token attends to; −1 for all of them."""
     before = -1 if asked.window is None else asked.window - 1
     return before, 0 if asked.causal else before
 
@@ -209,21 +261,22 @@ KERNELS: dict[str, dict[str, Choice]] = {
 
 
 def find_kernel(name: str, device: str) -> Choice | None:
-    """A kernel by its name, where this kind of device has it."""
+    """Return a kernel by its name, where this kind of device has it."""
     return KERNELS.get(device, {}).get(name)
 
 
 def runs(choice: Choice, dtype: torch.dtype, rows: Rows, asked: Attention) -> bool:
-    """Whether a kernel may compute this call, or SDPA has to."""
+    """Return whether a kernel may compute this call, or SDPA has to."""
     half = dtype in (torch.float16, torch.bfloat16)
     gaps = asked.window is not None and rows.steps is not None
-    return half and not gaps and (choice.dropout or not asked.dropout)
+    return half and not gaps and rows.branches is None and (choice.dropout or not asked.dropout)
 
 
 def choose_kernel(
     layers: Sequence[tuple[Shape, Attention]], device: Any, dtype: torch.dtype | None
 ) -> tuple[str, str]:
-    """The first kernel of a device that computes what SDPA does, and why others are not used.
+    """Return the first kernel of a device that computes what SDPA does, and why others are not
+    used.
 
     It is proved on that device, in the precision of training, for each kind of layer.
     """
@@ -266,7 +319,7 @@ def prove(kernel: Kernel, shape: Shape, asked: Attention, device: Any, dtype: to
 
 
 def _window_masks(rows: Rows, asked: Attention, device: Any) -> list[torch.Tensor | None]:
-    """The mask of each row that reaches beyond the window; None for the other rows."""
+    """Return the mask of each row that reaches beyond the window; None for the other rows."""
     window = asked.window
     if window is None:
         return [None] * len(rows.lengths)
@@ -283,7 +336,7 @@ def _window_masks(rows: Rows, asked: Attention, device: Any) -> list[torch.Tenso
 
 
 def _within_window(places: torch.Tensor, window: int, causal: bool) -> torch.Tensor:
-    """Which keys (second axis) a query attends to: those less than `window` places away.
+    """Return which keys (second axis) a query attends to: those less than `window` places away.
 
     >>> import torch
     >>> _within_window(torch.arange(4), 2, causal=True).long().tolist()

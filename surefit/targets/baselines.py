@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.data.row_arrays import count_distinct
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
 from surefit.inputs.store import Store
@@ -27,6 +28,8 @@ from surefit.targets.number_targets import number_figures
 Array = npt.NDArray[Any]
 Baselines = dict[str, dict[str, Any]]
 """Figures by metric, by baseline; the best single column has its name under `column`."""
+JudgeClasses = Callable[[Array, Array, int], dict[str, Any]]
+"""Predicted and true classes, and how many there are, to figures as the metrics have them."""
 
 MAJORITY, MEAN, UNIGRAM = "majority class", "mean", "unigram"
 SINGLE_COLUMN = "best single column"
@@ -37,8 +40,11 @@ NUM_GROUPS, GROUP_ROWS = 16, 10
 """Numbers are divided into so many groups of one size, fewer where they would have fewer rows."""
 
 
-def class_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
-    """The most frequent class; for tables, also the column that predicts the class best."""
+def class_baselines(
+    train: Store | None, validation: Store, encoder: Encoder, judge: JudgeClasses | None = None
+) -> Baselines:
+    """Return the most frequent class; for tables, also the column that predicts the class best."""
+    judge = judge or class_figures
     if not len(validation):
         return {}
     count, judged = len(encoder.classes), validation.values("labels")
@@ -47,14 +53,14 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
     if is_multi_label(encoder):
         if train is None or not len(train):
             return {}
-        shares = counts / len(np.unique(train.source_row))
+        shares = counts / count_distinct(train.source_row)
         several = validation.values("labels").reshape(-1, count) > 0.5
         made = np.broadcast_to(shares > 0.5, several.shape)
         loss = loss_of_several(encoder.settings.loss, shares, several)
         return {MAJORITY: {**label_figures(made, several), "loss": loss}}
     shares = counts / counts.sum()
     constant = np.full(len(judged), shares.argmax())
-    figures = class_figures(constant, judged, count)
+    figures = judge(constant, judged, count)
     loss = cross_entropy(shares, judged)
     options = encoder.settings.loss
     if options != PLAIN:
@@ -62,13 +68,14 @@ def class_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
     found: Baselines = {MAJORITY: {**figures, "loss": loss}}
     by_column = predict_by_column(train, validation, encoder, num_classes=count)
     if by_column is not None:
-        figures = class_figures(by_column.predictions.astype(np.int64), judged, count)
+        figures = judge(by_column.predictions.astype(np.int64), judged, count)
         found[SINGLE_COLUMN] = {"column": by_column.column, **figures}
     return found
 
 
 def number_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
-    """The mean of the training rows; for tables, also the best line or threshold on one column.
+    """Return the mean of the training rows; for tables, also the best line or threshold on one
+    column.
 
     Each of several targets has its own best column.
     """
@@ -104,7 +111,7 @@ def predict_by_column(
     num_classes: int | None,
     target: int = 0,
 ) -> ByColumn | None:
-    """The best rule on one column; None where the rows are not those of a table.
+    """Return the best rule on one column; None where the rows are not those of a table.
 
     `num_classes` is None for numbers, of which `target` is the one to predict. The rule is
     chosen by its errors on training rows, which count more the more values it was fitted by.
@@ -132,7 +139,7 @@ def predict_by_column(
 def _rules(
     inputs: Array, labels: Array, num_classes: int | None
 ) -> Iterator[tuple[Callable[[Array], Array], int]]:
-    """The majority class, or the mean, of each group of values; for two numbers, also a line.
+    """Yield the majority class, or the mean, of each group of values; for two numbers, also a line.
 
     Each with the number of values that were fitted.
     """
@@ -156,7 +163,7 @@ def _rules(
 
 
 def token_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
-    """How often each token is a label, whatever comes before it."""
+    """Return how often each token is a label, whatever comes before it."""
     found, options = _tokens(train, validation, UNIGRAM), encoder.settings.loss
     if options != PLAIN and train is not None and found:
         size = 1 + max(_largest(train), _largest(validation))
@@ -168,7 +175,7 @@ def token_baselines(train: Store | None, validation: Store, encoder: Encoder) ->
 
 
 def tag_baselines(train: Store | None, validation: Store, encoder: Encoder) -> Baselines:
-    """The most frequent tag of a word."""
+    """Return the most frequent tag of a word."""
     found = _tokens(train, validation, MAJORITY)
     options = encoder.settings.loss
     if options != PLAIN and train is not None and found:
@@ -194,7 +201,7 @@ def class_figures(predicted: Array, labels: Array, num_classes: int) -> dict[str
 
 
 def judge_classes(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
-    """Figures of a class, or of 0 and 1 for each of several classes, per validation row."""
+    """Return figures of a class, or of 0 and 1 for each of several classes, per validation row."""
     count = len(encoder.classes)
     if is_multi_label(encoder):
         return label_figures(predicted > 0.5, validation.values("labels").reshape(-1, count) > 0.5)
@@ -202,7 +209,7 @@ def judge_classes(predicted: Array, validation: Store, encoder: Encoder) -> dict
 
 
 def judge_numbers(predicted: Array, validation: Store, encoder: Encoder) -> dict[str, Any]:
-    """Figures of the numbers of each validation row, in units of the targets' spread."""
+    """Return figures of the numbers of each validation row, in units of the targets' spread."""
     judged = np.asarray(validation.values("labels"), np.float64).reshape(len(validation), -1)
     return number_figures(predicted.reshape(judged.shape), judged, encoder)
 
@@ -259,7 +266,7 @@ def _largest(store: Store) -> int:
 
 
 def _count(store: Store, size: int) -> Array:
-    """How often each id is a label; ignored positions are below 0."""
+    """Return how often each id is a label; ignored positions are below 0."""
     counts = np.zeros(size, np.int64)
     for chunk in _chunks(store):
         counts += np.bincount(chunk[chunk >= 0], minlength=size)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.inputs.augment.array_changes import LABELS, SHARE
+from surefit.inputs.augment.mixed_rows import LABELS, SHARE
 from surefit.inputs.encoder_state import PLAIN, ClassLoss
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ClassScores = Callable[[Any, Mapping[str, Any]], "tuple[torch.Tensor, torch.Tens
 
 
 def loss_divisor(options: ClassLoss, labels: Array) -> float:
-    """What the summed loss of these labels is divided by; labels below 0 are ignored."""
+    """Return what the summed loss of these labels is divided by; labels below 0 are ignored."""
     if labels.dtype.kind == "f":  # a place for each class
         return labels.size / len(options.class_weights or labels)
     labels = labels[labels >= 0]
@@ -63,13 +63,14 @@ def _towards_half(targets: Any, smoothing: float) -> Any:
 
 
 def _smoothed(weights: Array, counts: Array, smoothing: float) -> Array:
-    """How much each class's negative log-probability counts, for rows with these classes."""
+    """Return how much each class's negative log-probability counts, for rows with these classes."""
     spread = smoothing * counts.sum() / len(counts)
     return np.asarray(weights * ((1 - smoothing) * counts + spread))
 
 
 def class_loss(scores: ClassScores, options: ClassLoss = PLAIN) -> Callable[[Any, Any], Any]:
-    """The cross-entropy of a task with classes: a sum, and the number or weight of its targets.
+    """Return the cross-entropy of a task with classes: a sum, and the number or weight of its
+    targets.
 
     Where rows may have several classes, a row's loss is the mean of its binary cross-entropies.
     """
@@ -94,7 +95,7 @@ def several_classes_sum(
     weight: torch.Tensor | None = None,
     smoothing: float = 0.0,
 ) -> torch.Tensor:
-    """The mean binary cross-entropy of each row's classes (B, C), summed over the rows."""
+    """Return the mean binary cross-entropy of each row's classes (B, C), summed over the rows."""
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     targets = _towards_half(labels.to(logits.dtype), smoothing)
@@ -127,7 +128,7 @@ def cross_entropy_sum(
 def class_probabilities(
     scores: ClassScores,
 ) -> Callable[[Any, Mapping[str, Any], Any], tuple[torch.Tensor, torch.Tensor]]:
-    """The probability of each class, (N, C), and the class or classes of each target."""
+    """Return the probability of each class, (N, C), and the class or classes of each target."""
 
     def values(outputs: Any, batch: Mapping[str, Any], encoder: Any) -> Any:
         logits, labels = scores(outputs, batch)

@@ -19,7 +19,7 @@ from surefit.config import joint_parts
 from surefit.data.profile import MAX_SHARE_OF_CLASSES
 from surefit.data.written_values import read_number
 from surefit.findings import rule
-from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels
 from surefit.inputs.row_input import is_blank
@@ -128,7 +128,7 @@ class _Labels:
         self.counts.update(class_name(label) for label in _values(value, bool(self.several)))
 
     def fitted(self) -> tuple[Counter[Any], ClassLabels]:
-        """How often each class occurs, and how a label is read."""
+        """Return how often each class occurs, and how a label is read."""
         if self.size is None:
             several = self.several and not self.one_column
             texts = [name for name in self.counts if isinstance(name, str)]
@@ -145,7 +145,7 @@ class _Labels:
 
 
 def _hot_size(value: Any) -> int | None:
-    """The length of a list of 0 and 1, with a place for each of several classes."""
+    """Return the length of a list of 0 and 1, with a place for each of several classes."""
     labels = class_list(value)
     if labels is None or len(labels) < 2:
         return None
@@ -154,7 +154,7 @@ def _hot_size(value: Any) -> int | None:
 
 
 def hot_places(value: Any) -> list[int]:
-    """The places of a list of 0 and 1 that have 1.
+    """Return the places of a list of 0 and 1 that have 1.
 
     >>> hot_places([0, 1, 1])
     [1, 2]
@@ -163,7 +163,7 @@ def hot_places(value: Any) -> list[int]:
 
 
 def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLabels:
-    """The class names of the training rows, sorted, with how often each occurs.
+    """Return the class names of the training rows, sorted, with how often each occurs.
 
     A first label that is a list means several labels for every row. Where all lists are of 0 and 1
     and of one length, the classes are the places of the lists. Texts such as `red|blue` are
@@ -202,7 +202,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLab
 def _by_column(
     counts: Counter[Any], read: ClassLabels, parts: list[str]
 ) -> tuple[Counter[Any], ClassLabels]:
-    """The classes of several columns of 0 and 1: the names of the columns."""
+    """Return the classes of several columns of 0 and 1: the names of the columns."""
     if read.hot_size != len(parts):
         raise UNSUITABLE_LABEL.error(
             f"the columns {', '.join(parts)} have other values than 0 and 1.",
@@ -214,7 +214,7 @@ def _by_column(
 
 
 def _but_for(names: Iterable[Any]) -> str:
-    """The few names that are not numbers where all others are: they made the column text."""
+    """Return the few names that are not numbers where all others are: they made the column text."""
     texts = [name for name in names if isinstance(name, str)]
     odd = [name for name in texts if read_number(name) is None]
     if not 0 < len(odd) <= 0.1 * len(texts):
@@ -238,30 +238,31 @@ def _values(value: Any, several: bool) -> list[Any]:
 
 
 def is_multi_label(encoder: Encoder) -> bool:
-    """Whether a row may have several classes."""
+    """Return whether a row may have several classes."""
     return encoder.target.classes is not None and encoder.target.classes.several
 
 
 def class_labels(encoder: Encoder) -> ClassLabels:
-    """The classes and how labels name them, once they are fitted."""
+    """Return the classes and how labels name them, once they are fitted."""
     assert encoder.target.classes is not None
     return encoder.target.classes
 
 
 def label_field(encoder: Encoder) -> Field:
-    """How the classes of a row become a tensor."""
+    """Return how the classes of a row become a tensor."""
     return Field(("class",), "float32") if is_multi_label(encoder) else Field((), "int64")
 
 
 def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """The output number of the row's label; a row without one the model can learn is skipped.
+    """Return the output number of the row's label; a row without one the model can learn is
+    skipped.
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
     value, labels = row["label"], class_labels(encoder)
     if is_blank(value):
         if labels.separator is None or not encoder.settings.blank_is_none:
-            raise SkipRowError(DropReason.NO_LABEL)
+            raise drop_row(DropReason.NO_LABEL)
         value = ""
     if labels.separator is not None:
         value = split_classes(str(value), labels.separator)
@@ -273,37 +274,46 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     if labels.several:
         places = [encoder.class_ids.get(class_name(name)) for name in _values(value, True)]
         if None in places:
-            raise SkipRowError(DropReason.UNKNOWN_LABEL)
+            raise drop_row(DropReason.UNKNOWN_LABEL)
         return np.asarray([float(place in places) for place in encoder.class_ids.values()])
     place = encoder.class_ids.get(class_name(value))
     if place is None:
-        raise SkipRowError(DropReason.UNKNOWN_LABEL)
+        raise drop_row(DropReason.UNKNOWN_LABEL)
     return place
 
 
-def class_settings(encoder: Encoder) -> dict[str, Any]:
-    """The classes as a transformers config has them."""
+def class_names(encoder: Encoder) -> dict[str, Any]:
+    """Return the names of the classes as a transformers config has them."""
     names = [str(name) for name in encoder.classes]
-    kind = "multi" if is_multi_label(encoder) else "single"
     return {
         "id2label": dict(enumerate(names)),
         "label2id": {name: place for place, name in enumerate(names)},
-        "problem_type": f"{kind}_label_classification",
     }
 
 
+def class_settings(encoder: Encoder) -> dict[str, Any]:
+    """Return the classes of rows as a transformers config has them."""
+    kind = "multi" if is_multi_label(encoder) else "single"
+    return {**class_names(encoder), "problem_type": f"{kind}_label_classification"}
+
+
 def class_scores(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logits and the class of each row."""
+    """Return the logits and the class of each row."""
     return full_precision(outputs.logits), batch["labels"]
 
 
 def decode_classes(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """The most likely class of each row and its probability; of several, those above 0.5.
+    """Return the most likely class of each row and its probability; of several, those above 0.5.
 
     With the setting `all_probabilities`, those of all classes by name.
     """
+    return decode_scores(outputs.logits.float(), encoder)
+
+
+def decode_scores(scores: torch.Tensor, encoder: Encoder) -> list[dict[str, Any]]:
+    """Return what the scores of the classes, (N, C), predict for each row."""
     several, classes = is_multi_label(encoder), encoder.classes
-    logits = outputs.logits[:, : len(classes)].float()
+    logits = scores[:, : len(classes)]
     chances = logits.sigmoid() if several else logits.softmax(-1)
     if several:
         likely = [

@@ -18,7 +18,7 @@ FIRST_SHARE, AGAIN_SHARE, FEWEST = 0.6, 0.8, 3
 
 
 def split_classes(value: str, sign: str) -> list[str]:
-    """The classes of a row.
+    """Return the classes of a row.
 
     >>> split_classes("red | blue|", "|")
     ['red', 'blue']
@@ -27,7 +27,7 @@ def split_classes(value: str, sign: str) -> list[str]:
 
 
 def find_separator(names: Collection[str]) -> str | None:
-    """The sign that separates several classes in these labels; None where each is one class.
+    """Return the sign that separates several classes in these labels; None where each is one class.
 
     Rows must differ in their number of classes, and the classes must recur in other combinations.
 
@@ -49,7 +49,8 @@ def find_separator(names: Collection[str]) -> str | None:
 
 
 def likely_separator(names: Collection[str]) -> str | None:
-    """One of the other signs, if the parts around it recur in several combinations; else None.
+    """Return one of the other signs, if the parts around it recur in several combinations; else
+    None.
 
     >>> likely_separator({"red", "red / blue", "blue / gold", "gold / red", "gold"})
     '/'

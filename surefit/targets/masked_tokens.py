@@ -14,7 +14,7 @@ import numpy as np
 
 from surefit.batches.field import IGNORE_INDEX
 from surefit.findings import Finding, rule
-from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError, encoded, refuse_overlong
+from surefit.inputs.encoded_row import DropReason, Encoding, drop_row, encoded, refuse_overlong
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
 from surefit.inputs.text.text_reading import encode_text, read_ids
@@ -36,7 +36,7 @@ WRITTEN = "[MASK]"
 def fit_masking(
     rows: Iterable[Mapping[str, Any]], encoder: Encoder
 ) -> tuple[Encoder, list[Finding]]:
-    """The tokens that masking needs to know, from the tokenizer alone."""
+    """Return the tokens that masking needs to know, from the tokenizer alone."""
     tokenizer = encoder.tokenizer
     if tokenizer is None or tokenizer.mask_token_id is None:
         found = "no tokenizer is known" if tokenizer is None else "the tokenizer has none"
@@ -47,7 +47,7 @@ def fit_masking(
 
 
 def masking_tokens(encoder: Encoder) -> MaskingTokens:
-    """The tokens that masking needs to know, once they are fitted."""
+    """Return the tokens that masking needs to know, once they are fitted."""
     assert encoder.target.masking is not None
     return encoder.target.masking
 
@@ -64,7 +64,7 @@ def encode_masked(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     if "input_ids" in row:
         ids = read_ids({**row, "labels": None})[0]
         if len(ids) == 0:
-            raise SkipRowError(DropReason.EMPTY)
+            raise drop_row(DropReason.EMPTY)
         kept = ids[: encoder.max_length]
         if len(kept) < len(ids):
             refuse_overlong(len(ids), encoder)
@@ -75,7 +75,7 @@ def encode_masked(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def count_chosen(columns: Mapping[str, Any]) -> int:
-    """How many tokens are chosen: 15 % of those that may be, and at least one."""
+    """Return how many tokens are chosen: 15 % of those that may be, and at least one."""
     candidates = int((columns["labels"] != IGNORE_INDEX).sum())
     return max(1, round(CHOSEN * candidates)) if candidates else 0
 
@@ -99,7 +99,7 @@ def hide(
 
 
 def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """The text with the most likely token in place of each mask token."""
+    """Return the text with the most likely token in place of each mask token."""
     tokenizer, mask = encoder.tokenizer, masking_tokens(encoder).mask
     ids, best = batch["input_ids"], outputs.logits.argmax(-1)
     filled = ids.where(ids != mask, best)

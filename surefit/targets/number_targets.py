@@ -9,7 +9,7 @@ rows, (K,) for K targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,10 @@ from surefit.config import joint_parts
 from surefit.core.float64 import to_float64
 from surefit.data.data_rules import NOT_FINITE, WRONG_SHAPE
 from surefit.data.written_values import read_number
-from surefit.findings import rule
-from surefit.inputs.encoded_row import RowFaultError
+from surefit.findings import Finding, rule
+from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import NumberScales
+from surefit.inputs.encoder_state import FittedTarget, NumberScales
 from surefit.targets.classes import class_list
 from surefit.targets.task_spec import Batch, Metric, full_precision
 
@@ -43,7 +43,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def read_targets(value: Any) -> list[float] | None:
-    """The targets of a row, one or several; None where one of them is missing.
+    """Return the targets of a row, one or several; None where one of them is missing.
 
     >>> read_targets(2), read_targets([2, 3.5]), read_targets("2"), read_targets([1, None])
     ([2.0], [2.0, 3.5], [2.0], None)
@@ -56,7 +56,7 @@ def read_targets(value: Any) -> list[float] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A target as a number; None where it is missing.
+    """Return a target as a number; None where it is missing.
 
     The text of a number counts as one: then the row that made its column text is at fault.
     """
@@ -136,17 +136,17 @@ def number_scales(encoder: Encoder) -> NumberScales:
 
 
 def num_targets(encoder: Encoder) -> int:
-    """How many numbers are predicted for a row."""
+    """Return how many numbers are predicted for a row."""
     return 1 if encoder.target.numbers is None else len(encoder.target.numbers.mean)
 
 
 def target_field(encoder: Encoder) -> Field:
-    """One number per row, or a vector of them."""
+    """Return one number per row, or a vector of them."""
     return Field(("class",) if num_targets(encoder) > 1 else (), "float32")
 
 
 def scale_targets(value: Any, encoder: Encoder) -> Any:
-    """The targets of a row in units of their spread; None where the row has none."""
+    """Return the targets of a row in units of their spread; None where the row has none."""
     targets = read_targets(value)
     if targets is None:
         return None
@@ -170,7 +170,7 @@ PER_TARGET = "per_target"
 
 
 def predicted_numbers(outputs: Any, num_targets: int) -> torch.Tensor:
-    """The numbers of each row, (B, K), of logits (B, K) or, for one number, (B,)."""
+    """Return the numbers of each row, (B, K), of logits (B, K) or, for one number, (B,)."""
     logits = full_precision(outputs.logits)
     return logits.reshape(len(logits), -1)[:, :num_targets]
 
@@ -250,3 +250,63 @@ def r2_of(errors: Any, labels: Any, squares: Any, count: Any) -> float:
     if spread <= CONSTANT * squares:
         return float(errors == 0)
     return 1 - float(errors) / spread
+
+
+def fit_numbers(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder
+) -> tuple[FittedTarget, list[Finding]]:
+    """Return the mean and the scale of the targets."""
+    targets = TargetSpread(encoder.roles["label"])
+    for row in rows:
+        targets.add(row)
+    return FittedTarget(numbers=targets.fitted()), []
+
+
+def encode_numbers(row: Mapping[str, Any], encoder: Encoder) -> Any:
+    """Return the targets in units of their spread."""
+    scaled = scale_targets(row["label"], encoder)
+    if scaled is None:
+        raise drop_row(DropReason.NO_LABEL)
+    return scaled
+
+
+def number_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
+    """Squared errors, in units of the target's spread, summed over the rows, and their number.
+
+    Of several targets, a row's loss is the mean of their squared errors.
+    """
+    labels = batch["labels"].reshape(len(batch["labels"]), -1)
+    errors = predicted_numbers(outputs, labels.shape[1]) - labels
+    return errors.square().mean(-1).sum(), len(errors)
+
+
+def numbers_in_units(
+    outputs: Any, batch: Batch, encoder: Encoder
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Predictions and targets in the units of the data: (B,) each, or (B, K)."""
+    labels = to_float64(batch["labels"])
+    made = to_float64(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
+    scales = number_scales(encoder)
+    mean, scale = labels.new_tensor(scales.mean), labels.new_tensor(scales.scale)
+    return made * scale + mean, labels * scale + mean
+
+
+def decode_numbers(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """Return the numbers for each row, in the units of the data."""
+    values = to_float64(predicted_numbers(outputs, num_targets(encoder)))
+    scales = number_scales(encoder)
+    mean, scale = values.new_tensor(scales.mean), values.new_tensor(scales.scale)
+    return [{"prediction": name_targets(row, encoder)} for row in (values * scale + mean).tolist()]
+
+
+def number_settings(encoder: Encoder) -> dict[str, Any]:
+    scales, kind = number_scales(encoder), {"problem_type": "regression"}
+    if not scales.names:
+        return {**kind, "target_mean": scales.mean[0], "target_scale": scales.scale[0]}
+    return {
+        **kind,
+        "target_mean": list(scales.mean),
+        "target_scale": list(scales.scale),
+        "id2label": dict(enumerate(scales.names)),
+        "label2id": {name: place for place, name in enumerate(scales.names)},
+    }

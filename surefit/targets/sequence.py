@@ -9,19 +9,25 @@ import numpy as np
 
 from surefit.batches.collate import pad_token_id
 from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.inputs.batch_tokenizing import tokenizing
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
-    SkipRowError,
+    drop_row,
     encoded,
     is_overlong,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import read_text
-from surefit.targets.generation import generate_tokens, greedy, own_config
+from surefit.targets.generation import (
+    Sample,
+    as_sample,
+    generate_answers,
+    greedy,
+    own_config,
+)
 from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
-from surefit.targets.task_spec import Sample
 
 FIELDS = {
     "input_ids": Field(("time",), "int64", 0),
@@ -39,13 +45,14 @@ def encode_sequences(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     source, target = read_source(row, encoder), _read(row, ("target", "answer"), encoder)
     predicting = encoder.predicting
     if not (source or "").strip() or not (predicting or (target or "").strip()):
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     tokenizer, limit = encoder.tokenizer, encoder.max_length
-    ids = list(tokenizer(source, verbose=False)["input_ids"])
+    ids = _ids(tokenizer, source or "")
     overlong = is_overlong(len(ids), encoder)
     labels: list[int] = []
     if not predicting:
-        labels = list(tokenizer(text_target=target, verbose=False)["input_ids"])
+        with tokenizing([target or ""]):
+            labels = list(tokenizer(text_target=target, verbose=False)["input_ids"])
         if labels[-1:] != [tokenizer.eos_token_id]:
             labels.append(tokenizer.eos_token_id)
         longest = max(len(ids), len(labels))
@@ -53,7 +60,7 @@ def encode_sequences(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
             refuse_overlong(longest, encoder)
     length = len(ids)
     if overlong:
-        ids = list(tokenizer(source, truncation=True, max_length=limit)["input_ids"])
+        ids = _ids(tokenizer, source or "", truncation=True, max_length=limit)
     if predicting:
         return encoded({"input_ids": ids})
     lost = len(labels) - len(labels[:limit])
@@ -66,8 +73,13 @@ def encode_sequences(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     return encoded(columns, truncated=length - len(ids) + lost, learns_eos=lost == 0)
 
 
+def _ids(tokenizer: Any, text: str, **options: Any) -> list[int]:
+    with tokenizing([text]):
+        return list(tokenizer(text, verbose=False, **options)["input_ids"])
+
+
 def read_source(row: Mapping[str, Any], encoder: Encoder) -> str | None:
-    """The source; of a question with a context, or an instruction with an input, both."""
+    """Return the source; of a question with a context, or an instruction with an input, both."""
     source, context = _read(row, ("source", "prompt"), encoder), read_text(row, "input", encoder)
     return f"{source}\n{context}" if source and context else source
 
@@ -77,7 +89,7 @@ def _read(row: Mapping[str, Any], roles: Sequence[str], encoder: Encoder) -> str
 
 
 def start_token(encoder: Encoder) -> int:
-    """What the decoder begins with: the model's own token, else the one that pads."""
+    """Return what the decoder begins with: the model's own token, else the one that pads."""
     known = encoder.settings.tokens.decoder_start
     return int(known) if known is not None else pad_token_id(encoder.tokenizer)
 
@@ -93,7 +105,7 @@ def sequence_settings(model: Any, encoder: Encoder) -> dict[str, Any]:
 
 
 def forced_first_token(tokenizer: Any, config: Any) -> int | None:
-    """The token that every target begins with, if it is not for the model to choose.
+    """Return the token that every target begins with, if it is not for the model to choose.
 
     It is a language code, as mBART-50, M2M100 and NLLB have: the tokenizer begins every target with
     it, and it is not bos. Or the model's generation config forces the same token, as BART's does.
@@ -115,12 +127,12 @@ def write(
     """Generate from each row's source, stopping at eos."""
     tokenizer, sources = encoder.tokenizer, [np.asarray(row["input_ids"]) for row in rows]
     settings = encoder.settings.generate or sequence_settings(model, encoder)
-    output = generate_tokens(model, sources, settings, max_new_tokens)
+    made = generate_answers(model, sources, settings, max_new_tokens, encoder)
     samples = []
-    for row, made in zip(rows, output[:, 1:], strict=True):
-        read = [row["input_ids"], *([row["labels"]] if "labels" in row else []), made]
+    for row, answers in zip(rows, made, strict=True):
+        read = [row["input_ids"], *([row["labels"]] if "labels" in row else [])]
         texts = [tokenizer.decode(part, skip_special_tokens=True).strip() for part in read]
-        samples.append(Sample(texts[0], texts[1] if "labels" in row else None, texts[-1]))
+        samples.append(as_sample(texts[0], texts[1] if "labels" in row else None, answers))
     return samples
 
 

@@ -22,10 +22,11 @@ from surefit.inputs.casting import count_labelled
 from surefit.inputs.encoded_row import EncodeRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
-from surefit.inputs.row_input import RowInput
+from surefit.inputs.row_input import Planned, RowInput
 from surefit.inputs.store import Store
-from surefit.inputs.text.tokenizer import Reload
+from surefit.inputs.tokenizer import Reload
 from surefit.targets.class_loss import ClassScores, class_loss
+from surefit.targets.generation import Generate
 from surefit.targets.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
@@ -94,41 +95,10 @@ class Head:
     unit: str = "classes"
     per_pixel: bool = False
     predicts: Predicts | None = None
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One generated answer beside the expected one, and further answers that are right, too."""
-
-    prompt: str
-    expected: str | None
-    got: str
-    references: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The sample as events have it."""
-        shown = {"prompt": self.prompt, "expected": self.expected, "got": self.got}
-        return {**shown, "references": list(self.references)} if self.references else shown
-
-
-@dataclass(frozen=True)
-class Generate:
-    """How a task makes text, and how the text is scored.
-
-    `answer(model, rows, encoder, max_new_tokens)` gives a Sample per encoded row;
-    `scores(sample)` gives figures whose means are reported, `together(samples)` figures of all
-    samples as one; `names` are the names of both. Where there are none, text is made for
-    predictions only. `possible(model, encoder)` returns whether this model can generate text.
-    `settings(model, encoder)` returns what text is generated with: settings of transformers'
-    GenerationConfig, which `answer` finds in `encoder.settings.generate`.
-    """
-
-    answer: Callable[[Any, Sequence[Mapping[str, Any]], Encoder, int], list[Sample]]
-    scores: Callable[[Sample], Mapping[str, float]] = lambda sample: {}
-    names: tuple[str, ...] = ()
-    possible: Callable[[Any, Encoder], bool] = lambda model, encoder: True
-    together: Callable[[Sequence[Sample]], Mapping[str, float]] = lambda samples: {}
-    settings: Callable[[Any, Encoder], Mapping[str, Any]] = lambda model, encoder: {}
+    by_token: bool = False
+    """Whether the loss needs the log-probability of each labelled token, not their sum."""
+    lists_of_images: bool = False
+    """Whether forward takes lists of images and of targets, and returns losses or what it found."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +110,8 @@ class Reads:
     roles alone do not decide; called when the task is inferred."""
     misread: Misread | None = None
     """What the columns found for the roles may be mistaken for, given those that the user names."""
+    by_name: bool = False
+    """Whether the task is never inferred, only named."""
     last_resort: bool = False
     """Whether the task is inferred only if the columns suit no other task."""
     mixes: tuple[str, ...] = ()
@@ -162,13 +134,20 @@ class Reads:
     exact_targets: bool = True
     """Whether an input has one right target, so that rows with another one contradict it. Several
     texts or amounts may be right."""
+    inferred: Callable[[Planned], list[Finding]] | None = None
+    """What is reported, or refused, where nobody names the task."""
     inputs: tuple[RowInput, ...] = ()
     """The inputs that rows may have, looked for in this order; they are planned and augmented."""
 
-    def arrays(self, roles: Mapping[str, str]) -> str | None:
-        """The section of the config, such as `image`, whose `augment` changes the arrays of
-        training rows with these roles in each epoch; None: they have no such arrays."""
-        return next((each.section for each in self.inputs if each.role in roles), None)
+    def input_of(self, roles: Mapping[str, str]) -> RowInput | None:
+        """Return the input that rows with these roles have, if it is one of `inputs`."""
+        return next((each for each in self.inputs if each.role in roles), None)
+
+    def arrays(self, roles: Mapping[str, str]) -> RowInput | None:
+        """Return the input whose arrays are changed in each epoch, if rows with these roles have
+        one that the config can change."""
+        given = self.input_of(roles)
+        return given if given is not None and given.section is not None else None
 
 
 @dataclass(frozen=True)
@@ -180,7 +159,7 @@ class TextUse:
     `eos_token`, it ends every text with it."""
     adapt_tokenizer: AdaptTokenizer = lambda tokenizer, roles, reload: tokenizer
     """The tokenizer as the task needs it for these roles, and as plain transformers loads it
-    (see `inputs/text/tokenizer.py`)."""
+    (see `inputs/tokenizer.py`)."""
     augments: tuple[str, ...] = ()
     """Roles whose text may be changed in a training row's augmented copies, the targets
     staying as they are; without any, augmentation is refused."""
@@ -200,6 +179,8 @@ class Figures:
     predicted_values: PredictedValues | None = None
     """Predictions and labels as a user's own metrics get them: probabilities (N, C) and classes,
     or numbers in the units of the data."""
+    reads_outputs: bool = False
+    """Whether a user's own metrics are functions of (outputs, batch), as a `loss_fn` is."""
     own_metrics: Mapping[str, OwnMetric] = field(default_factory=dict)
     """Metrics that the user brings to this run."""
     better: Mapping[str, Better] = field(default_factory=dict)
@@ -251,6 +232,11 @@ class TaskSpec:
     prepare: PrepareRow | None = None
     """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
     row as the model gets it. The number of targets stays."""
+    loss_by: Callable[[Encoder], Loss] | None = None
+    """The loss as it was settled, where that is not `loss`: rows are then two sequences each, and
+    `loss` judges sequence by sequence, which is what probes compare."""
+    link: Callable[[Store, Encoder], Store] | None = None
+    """What encoded rows take from other rows."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
@@ -259,7 +245,7 @@ class TaskSpec:
     figures: Figures = field(default_factory=Figures)
 
     def role(self, name: str) -> Role:
-        """The role of that name: the task's own, else the usual one."""
+        """Return the role of that name: the task's own, else the usual one."""
         return next((role for role in self.roles if role.name == name), None) or get_role(name)
 
     @property
@@ -269,7 +255,7 @@ class TaskSpec:
         return tuple(dict.fromkeys((*needed, *self.optional)))
 
     def fields_for(self, encoder: Encoder) -> dict[str, Field]:
-        """The Fields with the tokenizer's pad token and the columns the model asks for."""
+        """Return the Fields with the tokenizer's pad token and the columns the model asks for."""
         own = self.fields(encoder) if callable(self.fields) else self.fields
         fields = {**own, **_further_fields(own, encoder), **encoder.extras}
         pad = encoder.settings.tokens.pad  # of the model, for rows of token ids
@@ -279,7 +265,9 @@ class TaskSpec:
         return fields
 
     def loss_for(self, encoder: Encoder) -> Loss:
-        """The loss, with the class weights and the label smoothing that the Encoder keeps."""
+        """Return loss, with the class weights and the label smoothing that the Encoder keeps."""
+        if self.loss_by is not None:
+            return self.loss_by(encoder)
         options = encoder.settings.loss
         if options == PLAIN:
             return self.loss
@@ -289,7 +277,7 @@ class TaskSpec:
         return smoothed(options.label_smoothing) if smoothed is not None else self.loss
 
     def head_for(self, encoder: Encoder) -> Head | None:
-        """The head for the roles that were found."""
+        """Return the head for the roles that were found."""
         return self.head(encoder) if callable(self.head) else self.head
 
     def preparer(self, encoder: Encoder, seed: int) -> Prepare | None:
@@ -315,7 +303,7 @@ class TaskSpec:
 
 
 def _further_fields(own: Mapping[str, Field], encoder: Encoder) -> dict[str, Field]:
-    """A Field like that of the input, which a task names first, for each further column."""
+    """Return a Field like that of the input, which a task names first, for each further column."""
     lead = next(iter(own.values()), None)
     if lead is None:
         return {}
@@ -332,7 +320,10 @@ def full_precision(logits: torch.Tensor) -> torch.Tensor:
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
 HIGHER_IS_BETTER = frozenset(
-    {"accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou", "dice"}
+    {
+        *("accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou"),
+        *("dice", "reward_accuracy", "reward_margin"),
+    }
 )
 """Names of metrics that have one direction, whoever computes them."""
 
@@ -349,7 +340,7 @@ def better_of(task: TaskSpec, metric: str) -> Better | None:
 
 
 def is_better(metric: str, new: float, old: float | None, better: Better | None = None) -> bool:
-    """Whether `new` beats `old`, in the direction of the metric.
+    """Return whether `new` beats `old`, in the direction of the metric.
 
     >>> is_better("loss", 1.0, 2.0), is_better("accuracy", 0.5, 0.6)
     (True, False)
@@ -368,7 +359,7 @@ FEATURES = "features"
 
 
 def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) -> Columns:
-    """The role of each column, as far as the Encoder is decided.
+    """Return the role of each column, as far as the Encoder is decided.
 
     Columns that the model's forward names have the role of that name.
     """
@@ -388,7 +379,7 @@ def account_columns(columns: Sequence[str], task: TaskSpec, encoder: Encoder) ->
 
 
 def describe_unused(columns: Columns | None, ignored: Iterable[str] = ()) -> str:
-    """The columns that are not used, in one line; empty if there are none.
+    """Return the columns that are not used, in one line; empty if there are none.
 
     >>> describe_unused({"text": "text", "id": None, "url": None}, ["url"])
     'id, url (ignored)'

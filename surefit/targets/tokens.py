@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from surefit.batches.collate import pad_token_id
@@ -17,9 +18,14 @@ from surefit.data.table import Table
 from surefit.inputs.encoded_row import Encoded, TokenSequence
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import TOKENS, labels_tokens
-from surefit.targets.generation import generate_tokens, greedy, own_config
+from surefit.targets.generation import (
+    Sample,
+    as_sample,
+    generate_answers,
+    greedy,
+    own_config,
+)
 from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
-from surefit.targets.task_spec import Sample
 
 
 def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:
@@ -58,7 +64,7 @@ def answer_fields(encoder: Encoder) -> dict[str, Field]:
 
 
 def label_next_tokens(tokens: TokenSequence, row: Mapping[str, Any], encoder: Encoder) -> Encoded:
-    """The tokens with their labels: those of the data, else the tokens that are learned."""
+    """Return the tokens with their labels: those of the data, else the tokens that are learned."""
     ids, labels = tokens.ids, tokens.labels
     if encoder.predicting or labels is None:
         labels = np.full_like(ids, IGNORE_INDEX)
@@ -92,29 +98,35 @@ def answer(
         prompts.append(ids[:end])
         reference = tokenizer.decode(ids[end:], skip_special_tokens=True).strip()
         expected.append(reference if end < len(ids) else None)
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None:  # the oldest part of a prompt goes, so that the answer has room
-        max_new_tokens = min(max_new_tokens, positions // 2)
-        prompts = [ids[-(positions - max_new_tokens) :] for ids in prompts]
-    longest = max(len(ids) for ids in prompts)
+    prompts, max_new_tokens = within_positions(model, prompts, max_new_tokens)
     settings = encoder.settings.generate or generation_settings(model, encoder)
-    output = generate_tokens(model, prompts, settings, max_new_tokens, "left")
-    got = tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
+    made = generate_answers(model, prompts, settings, max_new_tokens, encoder, "left")
     asked = [tokenizer.decode(p, skip_special_tokens=True).strip() for p in prompts]
     return [
-        Sample(prompt, wanted, made.strip(), read_references(row))
-        for prompt, wanted, made, row in zip(asked, expected, got, rows, strict=True)
+        as_sample(prompt, wanted, answers, read_references(row))
+        for prompt, wanted, answers, row in zip(asked, expected, made, rows, strict=True)
     ]
 
 
+def within_positions(
+    model: Any, prompts: list[npt.NDArray[np.int64]], max_new_tokens: int
+) -> tuple[list[npt.NDArray[np.int64]], int]:
+    """Return the prompts without their oldest part where an answer would have no room."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if positions is None:
+        return prompts, max_new_tokens
+    max_new_tokens = min(max_new_tokens, positions // 2)
+    return [ids[-(positions - max_new_tokens) :] for ids in prompts], max_new_tokens
+
+
 def store_references(answers: Sequence[str | None] | None) -> Any:
-    """Further right answers of a row as numbers, which a Store can hold."""
+    """Return further right answers of a row as numbers, which a Store can hold."""
     texts = [text for text in answers or () if text]
     return np.frombuffer(json.dumps(texts).encode(), np.uint8)
 
 
 def read_references(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The texts that `store_references` stored.
+    """Return the texts that `store_references` stored.
 
     >>> read_references({"references": store_references(["42", None, "forty-two"])})
     ('42', 'forty-two')

@@ -8,39 +8,58 @@ from __future__ import annotations
 import difflib
 
 from surefit.errors import UsageError
+from surefit.inputs.row_input import RowInput
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import (
     classification,
     custom,
-    feature_classification,
+    detection,
     feature_pretraining,
-    image_segmentation,
     language_models,
+    ordinal,
+    preferences,
     regression,
-    token_classification,
 )
 
 TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         language_models.SFT,
-        image_segmentation.SPEC,
+        detection.SPEC,
+        classification.PIXEL_CLASSES,
         classification.IMAGES,
         classification.RECORDINGS,
         language_models.SEQ2SEQ,
-        token_classification.SPEC,
+        classification.WORDS,
         classification.TEXTS,
-        feature_classification.SPEC,
+        classification.SEQUENCES,
         regression.SPEC,
+        ordinal.SPEC,
         feature_pretraining.SPEC,
         classification.TABLES,
         language_models.CAUSAL_LM,
         language_models.MASKED_LM,
+        preferences.PREFERENCE,
+        preferences.REWARD,
         custom.SPEC,
     )
 }
 
-KEPT_TASKS = ("preference", "reward", "embedding", "question-answering")
+OWN_TASK = custom.SPEC
+"""The task of a module that reads all columns and has its own loss."""
+
+ORDERED_TASK = ordinal.SPEC
+"""The task of classes whose order the user names."""
+
+INPUTS: dict[str, RowInput] = {
+    each.role: each
+    for spec in reversed(TASKS.values())
+    for each in spec.reads.inputs
+    if each.role is not None
+}
+"""Each input of a column by its role, as the first task that reads it does."""
+
+KEPT_TASKS = ("embedding", "question-answering")
 """Tasks that are kept for later."""
 
 OTHER_NAMES: dict[str, str] = {
@@ -51,11 +70,14 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("mlm", "fill-mask"), "masked-lm"),
     **dict.fromkeys(("translation", "summarization", "seq-2-seq-lm", "seq2seq-lm"), "seq2seq"),
     **dict.fromkeys(("sequence-classification", "seq-cls", "sentiment"), "text-classification"),
+    **dict.fromkeys(("ordinal-classification", "ordinal-regression", "coral", "corn"), "ordinal"),
     **dict.fromkeys(("ner", "pos", "token-cls"), "token-classification"),
     **dict.fromkeys(("vision", "image-cls"), "image-classification"),
     **dict.fromkeys(("segmentation", "semantic-segmentation"), "image-segmentation"),
+    **dict.fromkeys(("object-detection", "bbox", "boxes"), "detection"),
     **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
-    **dict.fromkeys(("dpo", "kto", "orpo", "rlhf", "ppo", "grpo", "rm"), "preference"),
+    **dict.fromkeys(("dpo", "ipo", "simpo", "kto", "orpo", "cpo", "rlhf"), "preference"),
+    **dict.fromkeys(("rm", "reward-model", "reward-modeling"), "reward"),
     **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
     **dict.fromkeys(("qa", "question-ans"), "question-answering"),
 }
@@ -63,7 +85,7 @@ OTHER_NAMES: dict[str, str] = {
 
 
 def get_task(name: str) -> TaskSpec | tuple[TaskSpec, ...]:
-    """The task of that name (underscores do for dashes); `classification` stands for several."""
+    """Return task of that name (underscores do for dashes); `classification` stands for several."""
     name = name.replace("_", "-")
     if name == "classification":
         return tuple(spec for key, spec in TASKS.items() if key.endswith("-classification"))

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
+from operator import itemgetter
+from typing import Any
 
 from surefit.config import joint_name, joint_parts, set_option
-from surefit.data.cell_files import holds, is_class_map, kind_named
-from surefit.data.column_types import array_rank, describe_type, is_array, is_integer_list
+from surefit.data.cell_files import FILE_ROLES, holds, is_class_map
+from surefit.data.column_types import describe_type, is_array, is_dialogue, is_integer_list
 from surefit.data.column_values import (
-    describes,
     holds_answers,
     is_identifier,
     is_metadata,
-    is_named_as_label,
+    label_columns,
     likely_targets,
     may_be_label,
     tags_words,
 )
 from surefit.data.data_rules import MISSING_COLUMN
-from surefit.data.forms import read_whole_answers, refuse_preference
+from surefit.data.forms import read_whole_answers, refuse_forms
 from surefit.data.roles import get_role, resolve_roles
+from surefit.data.stored_messages import holds_messages
 from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
@@ -42,7 +45,7 @@ TARGET_OR_NOT = rule(
     fix="Name the task with --task, and the column with --set columns.label=<column>.",
 )
 
-INFERRED = tuple(task for task in TASKS.values() if task.needs)
+INFERRED = tuple(task for task in TASKS.values() if task.needs and not task.reads.by_name)
 """Tasks that the columns may suggest."""
 MOST_LINES = 3
 
@@ -53,13 +56,13 @@ def choose_task(
     chosen: Mapping[str, str],
     auto_classes: frozenset[str] | None = None,
 ) -> tuple[TaskSpec, dict[str, str]]:
-    """The first of the wanted tasks (of all, if none is) whose roles the columns fill.
+    """Return the first of the wanted tasks (of all, if none is) whose roles the columns fill.
 
     Where several would do, or several forms of one, that which the model has a head for goes first.
     """
     candidates = (wanted,) if isinstance(wanted, TaskSpec) else wanted or INFERRED
     if any("answer" in task.role_names for task in candidates):
-        refuse_preference(table, chosen)
+        refuse_forms(table, wanted.role_names if isinstance(wanted, TaskSpec) else (), chosen)
         chosen = read_whole_answers(table, chosen)
     able = [task for task in candidates if _may_name(task) or set(chosen) <= set(task.role_names)]
     if not able:
@@ -96,7 +99,7 @@ def _may_name(task: TaskSpec) -> bool:
 
 
 def _for_tables(task: TaskSpec, chosen: Mapping[str, str]) -> TaskSpec:
-    """The task for a model without a head for texts or files: one column of a table to it."""
+    """Return task for a model without a head for texts or files: one column of a table to it."""
     others = {"text", "input_ids", "image", "audio"} - {*chosen}
     needs = tuple(names for names in task.needs if others.isdisjoint(names))
     return replace(task, needs=needs) if needs else task
@@ -126,7 +129,7 @@ def _refuse_guess(
 
 
 def takes_class_files(wanted: TaskSpec | tuple[TaskSpec, ...] | None) -> bool:
-    """Whether several text files are classes: one of the wanted tasks reads them so."""
+    """Return whether several text files are classes: one of the wanted tasks reads them so."""
     tasks = (wanted,) if isinstance(wanted, TaskSpec) else wanted or ()
     return any(task.reads.class_files for task in tasks)
 
@@ -155,8 +158,12 @@ def _has_head(
     return auto_classes is None or wanted is None or wanted in auto_classes
 
 
+Reading = tuple[TaskSpec, dict[str, str]]
+"""A task, and the columns that have its roles."""
+
+
 def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -> UsageError:
-    """A role that is named in the config, and that no task to choose from has."""
+    """Return a role that is named in the config, and that no task to choose from has."""
     known = list(dict.fromkeys(name for task in candidates for name in task.role_names))
     unknown = next((role for role in chosen if role not in known), None)
     whose = candidates[0].name if len(candidates) == 1 else "no task"
@@ -175,7 +182,8 @@ def _unknown_role(chosen: Mapping[str, str], candidates: tuple[TaskSpec, ...]) -
 
 
 def _nearest_role(name: str, candidates: Sequence[TaskSpec]) -> str | None:
-    """The role that a wrong name may stand for: one that recognises such columns, else by spelling.
+    """Return the role that a wrong name may stand for: one that recognises such columns, else by
+    spelling.
 
     >>> _nearest_role("target", [TASKS["regression"]]), _nearest_role("txt", [TASKS["regression"]])
     ('label', 'text')
@@ -220,12 +228,12 @@ ANY_ROLE = "--set columns.<role>=<column>"
 
 
 def _either(lines: Sequence[str]) -> str:
-    """Options of which one is to be chosen, as a sentence."""
+    """Return options of which one is to be chosen, as a sentence."""
     return f"{'; or '.join(lines)}."
 
 
 def _needed(task: TaskSpec) -> str:
-    """The roles a task needs, in words.
+    """Return the roles a task needs, in words.
 
     >>> _needed(TASKS["sft"])
     "one of: a column 'input_ids'; a column 'messages'; columns 'prompt' and 'answer'"
@@ -243,7 +251,7 @@ def _columns(table: Table) -> str:
 
 
 def find_task(name: str, code: CodeGate) -> TaskSpec | tuple[TaskSpec, ...]:
-    """The task called `name`; `module:object` is found through the gate."""
+    """Return the task called `name`; `module:object` is found through the gate."""
     if ":" not in name:
         return get_task(name)
     found = code.find(name)
@@ -256,7 +264,7 @@ def find_task(name: str, code: CodeGate) -> TaskSpec | tuple[TaskSpec, ...]:
 
 
 def options(task: str, roles: Mapping[str, str]) -> str:
-    """The options that choose a task and name its columns.
+    """Return the options that choose a task and name its columns.
 
     >>> options("sft", {"prompt": "title", "answer": "my text"})
     "--task sft --set columns.prompt=title --set 'columns.answer=my text'"
@@ -271,124 +279,122 @@ def options(task: str, roles: Mapping[str, str]) -> str:
 def ask_for_target(
     table: Table, task: TaskSpec, roles: Mapping[str, str], targets: Sequence[str]
 ) -> FindingError:
-    """The question whether some columns are the target, with an option for each answer."""
+    """Return the question whether some columns are the target, with an option for each answer."""
     role = "text" if "text" in roles else "features"
-    text, kind = roles[role], f"{role.removesuffix('s')}-classification"
-    lines = [_line_for(table, role, text, name) for name in targets[:MOST_LINES]]
-    binary = [name for name in targets if table.profile(name).is_binary]
-    if len(binary) > 1:
-        roles = {role: text, "label": joint_name(binary)}
-        lines.insert(0, f"To predict all of them: {options(kind, roles)}.")
+    tagged = [n for n in targets if role == "text" and tags_words(table, roles[role], n)]
+    labels = [name for name in targets if name not in tagged]
+    likely = {role: [roles[role]], "label": [*_joint_label(table, labels), *labels]}
+    readings = _readings(table, INFERRED, likely)
+    options_by = {made["label"]: options(t.name, made) for t, made in readings if "label" in made}
+    lines = [
+        f"To predict {'all of them' if joint_parts(label) else repr(label)}: {line}."
+        for label, line in options_by.items()
+    ]
+    lines += [
+        f"To predict {name!r}, which has a tag for each word: write the words of {roles[role]!r} "
+        "as lists into a column 'tokens'."
+        for name in tagged
+    ]
     what = "is the target" if len(targets) == 1 else "is the target, and which one"
     return TARGET_OR_NOT.error(
-        f"It is not clear whether a column beside {text!r} {what}: "
+        f"It is not clear whether a column beside {roles[role]!r} {what}: "
         f"{', '.join(map(repr, targets))}.",
-        fix=" ".join([*lines, f"To train on the {role} alone: {options(task.name, {})}."]),
+        fix=" ".join(
+            [*lines[: MOST_LINES + 1], f"To train on the {role} alone: {options(task.name, {})}."]
+        ),
         file=table.sources[0].file,
         column=targets[0],
     )
 
 
-def _line_for(table: Table, role: str, text: str, target: str) -> str:
-    """What to write or to change, to predict the target."""
-    if role == "text" and tags_words(table, text, target):
-        return (
-            f"To predict {target!r}, which has a tag for each word: write the words of {text!r} "
-            "as lists into a column 'tokens'."
-        )
-    roles = {role: text, "label": target}
-    return f"To predict {target!r}: {options(_task_for(table, target, role), roles)}."
-
-
 def suggest(
-    table: Table, known: Iterable[TaskSpec], for_tables: Iterable[TaskSpec] = ()
+    table: Table, known: Sequence[TaskSpec], for_tables: Iterable[TaskSpec] = ()
 ) -> list[str]:
-    """Options that would work, the likeliest first; none where the columns suit no task.
+    """Return options that would work, the likeliest first; none where the columns suit no task.
 
     `known` are tasks that the model can learn; any model of one's own may read tables.
     """
-    names, others = {task.name for task in known}, {task.name for task in for_tables}
-    able = [
-        (task, roles)
-        for task, roles in _readings(table)
-        if task in names or (task in others and {*roles} == {"label"})
-    ]
-    return [options(task, roles) for task, roles in able][:MOST_LINES]
+    likely = likely_columns(table)
+    others = [replace(task, needs=(("label",),)) for task in for_tables if ("label",) in task.needs]
+    tasks = [*known, *(task for task in others if task.name not in {each.name for each in known})]
+    readings = _readings(table, tasks, likely)[:MOST_LINES]
+    return [options(task.name, roles) for task, roles in readings]
 
 
-def _readings(table: Table) -> Iterator[tuple[str, dict[str, str]]]:
-    """Tasks and roles that the types and values of the columns allow."""
-    kinds = {name: kind_named(table, name, lambda kind: kind.decoded) for name in table.columns}
-    files = {name: kind.role for name, kind in kinds.items() if kind is not None}
-    columns = [name for name in table.columns if not is_identifier(name) and name not in files]
-    prose = [name for name in columns if not is_metadata(name) and table.profile(name).is_prose]
-    labels = _label_columns(table, [name for name in columns if name not in prose])
-    for name, role in files.items():
-        for label in labels:
-            yield _task_for(table, label, role), {role: name, "label": label}
-    if prose and labels:
-        pair = {"text_pair": prose[1]} if len(prose) == 2 else {}
-        text = {"text": max(prose, key=lambda name: sum(map(len, table.profile(name).first)))}
-        text = {"text": prose[0], **pair} if pair else text
-        binary = [
-            name for name in table.columns if name in labels and table.profile(name).is_binary
-        ]
-        if len(binary) > 1:
-            yield "text-classification", {**text, "label": joint_name(binary)}
-        for name in labels:
-            yield _task_for(table, name), {**text, "label": name}
-    if len(prose) > 1:
-        first, second = prose[:2]
-        yield "seq2seq", {"source": first, "target": second}
-        yield "sft", {"prompt": first, "answer": second}
-        yield "seq2seq", {"source": second, "target": first}
-    if prose:
-        yield "causal-lm", {"text": prose[0]}
-        yield "masked-lm", {"text": prose[0]}
-    arrays = [name for name in columns if is_array(table.column_type(name))]
-    images = [n for n in arrays if holds(table, n, "image") and not is_class_map(table, n)]
-    for name in [name for name in labels if name not in images][: len(images) > 1]:
-        yield "image-classification", {"image": joint_name(images), "label": name}
-    for name in arrays:
-        yield from _array_readings(table, name, [n for n in (*labels, *arrays) if n != name])
-    if not prose and not arrays and not files and len(table.columns) > 1:
-        for name in labels:
-            yield _task_for(table, name, "tabular"), {"label": name}
+def _readings(
+    table: Table, tasks: Sequence[TaskSpec], likely: Mapping[str, Sequence[str]]
+) -> list[Reading]:
+    """Return tasks with columns that are `likely` to have their roles, the likeliest first.
+
+    Those that learn a label come first, then those that write a text; one that is the last resort
+    goes last.
+    """
+    found: dict[tuple[str, tuple[str, ...]], tuple[Any, Reading]] = {}
+    for place, task in enumerate(tasks):
+        for needed in task.needs:
+            if needed == ("label",) and any(likely[role] for role in likely if role != "label"):
+                continue  # rows of a table have neither texts nor files nor arrays
+            order = sorted(needed, key=lambda role: role != "label")
+            pools = [[*enumerate(likely.get(role, ()))] for role in order]
+            for taken in product(*pools):
+                columns = [column for _, column in taken]
+                roles = dict(zip(order, columns, strict=True))
+                if len({*columns}) < len(columns) or not _suits(table, task, roles):
+                    continue
+                tier = 2 if task.reads.last_resort else int("label" not in needed)
+                rank = (tier, [at for at, _ in taken], place)
+                roles = _with_pair(task, {role: roles[role] for role in needed}, likely)
+                found.setdefault((task.name, tuple(columns)), (rank, (task, roles)))
+    return [reading for _, reading in sorted(found.values(), key=itemgetter(0))]
 
 
-def _array_readings(
-    table: Table, column: str, targets: Sequence[str]
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """What may be learned of a column of arrays: a class or a number for each, or within it."""
-    rank = array_rank(table.column_type(column))
-    if rank == 1 and is_integer_list(table.column_type(column)):
-        return  # marks of something, such as the turns of a dialogue, and no input
-    for target in dict.fromkeys(targets):
-        inner = array_rank(table.column_type(target))
-        if inner > 1 and not is_class_map(table, target):
-            continue  # another input, such as the second image of a pair
-        if inner > 1 and rank in (inner, inner + 1):
-            yield "image-segmentation", {"image": column, "label": target}
-        elif inner <= 1 and rank > 2:
-            amounts = table.profile(target).holds_amounts(whole=False)
-            task = "regression" if amounts else "image-classification"
-            yield task, {"image": column, "label": target}
-        elif inner <= 1 and inner <= rank:
-            yield _task_for(table, target, "features"), {"features": column, "label": target}
+def _suits(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> bool:
+    """Return whether the task takes these columns; of several under one role, the first."""
+    first = {role: (joint_parts(column) or [column])[0] for role, column in roles.items()}
+    kinds = {role: table.column_type(column) for role, column in first.items()}
+    if not all(task.role(role).accepts(kind, True) for role, kind in kinds.items()):
+        return False
+    return task.reads.takes is None or task.reads.takes(table, first)
 
 
-def _label_columns(table: Table, columns: Sequence[str]) -> list[str]:
-    """Columns of classes or amounts: those named as labels first, then the last, then binary."""
-    named = [name for name in columns if is_named_as_label(table, name)]
-    rest = [name for name in reversed(columns) if name not in named and not describes(name)]
-    classes = [name for name in rest if table.profile(name).holds_classes]
-    amounts = [name for name in rest if table.profile(name).is_continuous]
-    last = [name for name in rest[:1] if name in (*classes, *amounts)]
-    binary = [name for name in classes if table.profile(name).is_binary]
-    return [*dict.fromkeys([*named, *last, *binary, *classes, *amounts])]
+def _with_pair(
+    task: TaskSpec, roles: dict[str, str], likely: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Return the roles of a text and its label with the only other text, which makes it a pair."""
+    texts = likely.get("source", ())
+    if len(texts) != 2 or not {"text", "label"} <= {*roles} or "text_pair" not in task.optional:
+        return roles
+    return {"text": texts[0], "text_pair": texts[1], "label": roles["label"]}
 
 
-def _task_for(table: Table, label: str, role: str = "text") -> str:
-    """The task that learns a label of this kind of input."""
-    kind = f"{role.removesuffix('s')}-classification"
-    return "regression" if table.profile(label).is_continuous else kind
+def likely_columns(table: Table) -> dict[str, list[str]]:
+    """Return the columns that may have a role by their values, whatever they are called."""
+    held = {role: [n for n in table.columns if holds(table, n, role)] for role in FILE_ROLES}
+    media = [name for names in held.values() for name in names]
+    columns = [n for n in table.columns if not is_identifier(n) and n not in media]
+    texts = [n for n in columns if table.profile(n).is_prose]
+    prose = [n for n in texts if not is_metadata(n)]
+    prose = texts if len(prose) == 1 else prose  # 'user' beside 'assistant' is not metadata
+    arrays = [n for n in columns if is_array(table.column_type(n))]
+    # lists of integers are marks of something, such as the turns of a dialogue, and no input
+    features = [n for n in arrays if not is_integer_list(table.column_type(n))]
+    labels = label_columns(table, [n for n in columns if n not in prose])
+    maps = [n for n in media if is_array(table.column_type(n))]
+    images = [n for n in held["image"] if not is_class_map(table, n)]
+    several = [joint_name(images)] if len(images) > 1 else []
+    lists = [n for n in columns if is_dialogue(table.column_type(n))]
+    return {
+        **held,
+        "image": [*several, *held["image"]],
+        "features": features,
+        "label": [*_joint_label(table, labels), *dict.fromkeys([*labels, *arrays, *maps])],
+        "messages": [n for n in lists if all(map(holds_messages, table.profile(n).first))],
+        "text": sorted(prose, key=lambda n: -sum(map(len, table.profile(n).first)))[:1],
+        **dict.fromkeys(("source", "prompt", "target", "answer"), prose[:MOST_LINES]),
+    }
+
+
+def _joint_label(table: Table, labels: Sequence[str]) -> list[str]:
+    """Return the name of several columns of 0 and 1 as one label."""
+    binary = [n for n in table.columns if n in labels and table.profile(n).is_binary]
+    return [joint_name(binary)] if len(binary) > 1 else []

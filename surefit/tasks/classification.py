@@ -1,44 +1,24 @@
-"""Classification of texts, images, recordings and rows of tables: one class per row, or several."""
+"""Tasks with classes: of a text, image, recording, row of a table or of features, of each of its
+time steps, words or pixels. Each is an input and a target, with a name."""
 
 from __future__ import annotations
 
-from surefit.inputs.audio.audio_input import AUDIO_INPUT
-from surefit.inputs.encoder_state import FittedTarget
-from surefit.inputs.image.image_reading import IMAGE
-from surefit.inputs.table.table_input import TABLE, columns_read
-from surefit.inputs.text.text_reading import IDS, TEXT, misread
-from surefit.targets.baselines import class_baselines, judge_classes
-from surefit.targets.class_loss import class_loss, class_probabilities
-from surefit.targets.classes import (
-    class_id,
-    class_scores,
-    class_settings,
-    decode_classes,
-    fit_classes,
-    label_field,
-)
-from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
-from surefit.targets.task_spec import Figures, Reads
-from surefit.tasks.row_task import READS_TEXT, RowTarget, row_task
+from dataclasses import replace
 
-CLASSES = RowTarget(
-    lambda rows, encoder: (FittedTarget(classes=fit_classes(rows, encoder)), []),
-    class_id,
-    label_field,
-    lambda encoder: len(encoder.classes),
-    class_settings,
-    class_loss(class_scores),
-    usual_metrics(class_scores),
-    decode_classes,
-    Figures(
-        class_scores,
-        predicted_values=class_probabilities(class_scores),
-        best="accuracy",
-        baselines=class_baselines,
-        judge=judge_classes,
-    ),
-)
-"""The class of a row, or its classes."""
+from surefit.inputs.audio.audio_input import AUDIO_INPUT
+from surefit.inputs.features.feature_sequences import FEATURES
+from surefit.inputs.image.image_reading import IMAGE, PIXELS
+from surefit.inputs.table.table_input import TABLE, columns_read
+from surefit.inputs.text.text_reading import ALONGSIDE, IDS, TEXT, misread, text_fields
+from surefit.inputs.tokenizer import read_words_as_text
+from surefit.targets import masks, steps, tags
+from surefit.targets.baselines import tag_baselines
+from surefit.targets.class_loss import class_loss, class_probabilities
+from surefit.targets.classes import class_names, class_scores
+from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
+from surefit.targets.row_target import CLASSES
+from surefit.targets.task_spec import Figures, Head, Reads, TaskSpec, TextUse
+from surefit.tasks.row_task import READS_TEXT, row_task
 
 TEXTS = row_task(
     "text-classification",
@@ -68,4 +48,68 @@ TABLES = row_task(
     CLASSES,
     summary="one class, or several, per row of numbers, categories and dates",
     reads=Reads(whole_rows=True, columns_read=columns_read),
+)
+_BY_ROW = row_task("feature-classification", (FEATURES,), steps.CLASSES_OR_STEPS)
+SEQUENCES = replace(
+    _BY_ROW,
+    summary="one class, or several, per vector [width] or sequence [steps, width] of features, or "
+    "one class per step",
+    optional=("mask",),
+    roles=(steps.LABEL,),
+    encode=steps.encode_or(_BY_ROW.encode),
+    fields=steps.fields_of,
+    head=steps.head_of,
+    reads=replace(_BY_ROW.reads, step_labels=True),
+)
+WORDS = TaskSpec(
+    name="token-classification",
+    summary="one tag per word or token id, with entities where the tags are B-, I- and O",
+    needs=(("tokens", "tags"), ("input_ids", "tags")),
+    optional=tuple(ALONGSIDE),
+    reads=Reads(tags.takes),
+    text=TextUse(
+        adapt_tokenizer=lambda tokenizer, roles, reload: read_words_as_text(tokenizer, reload)
+    ),
+    targets=("tags",),
+    fields=lambda encoder: {**tags.FIELDS, **text_fields(encoder)},
+    encode=tags.encode,
+    fit=tags.fit,
+    loss=class_loss(tags.tag_scores),
+    figures=Figures(
+        tags.tag_scores,
+        predicted_values=class_probabilities(tags.tag_scores),
+        best="entity_f1",
+        baselines=tag_baselines,
+    ),
+    metrics={
+        "token_accuracy": usual_metrics(tags.tag_scores)["accuracy"],
+        "accuracy": tags.accuracy,
+        "entity_f1": tags.ENTITY_F1,
+    },
+    decode=tags.decode,
+    head=Head(
+        auto_class="AutoModelForTokenClassification",
+        size=lambda encoder: len(encoder.classes),
+        config=class_names,
+    ),
+)
+PIXEL_CLASSES = TaskSpec(
+    name="image-segmentation",
+    summary="one class per pixel: images and masks of class numbers",
+    needs=(("image", "label"),),
+    roles=(masks.MASKS,),
+    reads=Reads(masks.takes, file_roles=("image", "label"), exact_targets=False, inputs=(IMAGE,)),
+    fields={"pixel_values": PIXELS, "labels": masks.LABELS, "image_size": masks.SIZE},
+    encode=masks.encode,
+    fit=masks.fit,
+    loss=masks.pixel_loss,
+    figures=Figures(masks.pixel_class_scores, best="iou", baselines=masks.pixel_baselines),
+    metrics={"iou": masks.IOU, "dice": masks.DICE, "accuracy": masks.pixel_accuracy},
+    decode=masks.decode,
+    head=Head(
+        auto_class="AutoModelForSemanticSegmentation",
+        size=lambda encoder: len(encoder.classes),
+        per_pixel=True,
+        config=lambda encoder: {**class_names(encoder), "semantic_loss_ignore_index": 255},
+    ),
 )

@@ -21,10 +21,11 @@ from surefit.inputs.chat.dialogue_rows import CHOICES
 from surefit.inputs.encoded_row import Encoding
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import encode_given_answers, encode_running_text
-from surefit.inputs.text.tokenizer import Reload, add_nothing_behind
+from surefit.inputs.tokenizer import Reload, add_nothing_behind
 from surefit.targets import masked_tokens, sequence, tokens
+from surefit.targets.generation import Generate
 from surefit.targets.metrics.token_metrics import learned_tokens, next_token, same_token
-from surefit.targets.task_spec import Generate, Head, Reads, TaskSpec, TextUse
+from surefit.targets.task_spec import Head, Reads, TaskSpec, TextUse
 
 PROMPTS_WITHOUT_ANSWERS = rule(
     "SF133",
@@ -70,13 +71,13 @@ def encode_text(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 
 def encode_answers(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
-    """A dialogue or its token ids; only the answers and their ends carry labels."""
+    """Return a dialogue or its token ids; only the answers and their ends carry labels."""
     encode = encode_given_answers if "input_ids" in row else encode_dialogue
     return encode(row, encoder, lambda read: tokens.label_next_tokens(read, row, encoder))
 
 
 def continue_text(tokenizer: Any, roles: Mapping[str, str], reload: Reload) -> Any:
-    """The tokenizer without special tokens behind a text, which a causal model continues."""
+    """Return the tokenizer without special tokens behind a text, which a causal model continues."""
     return add_nothing_behind(tokenizer, reload)
 
 

@@ -6,28 +6,23 @@ the second (classes, numbers). `row_task` makes a TaskSpec of a target and the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from surefit.batches.field import Field
 from surefit.data.cell_files import FILE_ROLES, is_empty
 from surefit.data.table import Table
 from surefit.findings import Finding
-from surefit.inputs.encoded_row import DropReason, Encoding, SkipRowError
+from surefit.inputs.encoded_row import DropReason, Encoding, drop_row
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedTarget
 from surefit.inputs.row_input import Roles, Row, RowInput
 from surefit.inputs.text.text_reading import ALONGSIDE, adapt_to_pairs
+from surefit.targets.row_target import RowTarget
 from surefit.targets.task_spec import (
-    Batch,
     Body,
-    Figures,
     Head,
-    Loss,
-    Metric,
     Reads,
-    SumAndCount,
     TaskSpec,
     TextUse,
 )
@@ -38,25 +33,6 @@ READS_TEXT: dict[str, Any] = {
     "text": TextUse(adapt_tokenizer=adapt_to_pairs, augments=("text", "text_pair")),
 }
 """What a TaskSpec whose rows may be texts has besides."""
-
-
-@dataclass(frozen=True)
-class RowTarget:
-    """What is learned for each row: how labels are fitted and encoded, the output, the loss."""
-
-    fit: Callable[[Iterable[Row], Encoder], tuple[FittedTarget, list[Finding]]]
-    encode: Callable[[Row, Encoder], Any]
-    """The `labels` of a row."""
-    field: Callable[[Encoder], Field]
-    size: Callable[[Encoder], int]
-    config: Callable[[Encoder], dict[str, Any]]
-    """What the target sets in the config of a transformers model."""
-    loss: Loss
-    metrics: Mapping[str, SumAndCount | Metric]
-    decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]]
-    figures: Figures
-    """`judge` is used for rows of tables only."""
-    unit: str = "classes"
 
 
 def row_task(
@@ -87,7 +63,7 @@ def row_task(
     def encode(row: Row, encoder: Encoder) -> Encoding:
         given = input_of(encoder.roles)
         if given.role in FILE_ROLES and is_empty(row[given.role]):
-            raise SkipRowError(DropReason.EMPTY)
+            raise drop_row(DropReason.EMPTY)
         has_label = "label" in encoder.roles and "label" in row
         targets = {"labels": target.encode(row, encoder)} if has_label else {}
         return given.encode(row, encoder, targets)

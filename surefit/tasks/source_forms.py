@@ -67,7 +67,7 @@ def unify_forms(
 def read_as_known(
     table: Table, task: TaskSpec, roles: Mapping[str, str]
 ) -> tuple[Table, dict[str, str], list[Finding]]:
-    """A table to evaluate or predict, with the columns that were read in training.
+    """Return a table to evaluate or predict, with the columns that were read in training.
 
     Of roles that training did not have, those of forms that the task can mix are added.
     """
@@ -93,7 +93,7 @@ class _Unifier:
     found: list[Finding] = field(default_factory=list)
 
     def unify(self, table: Table) -> Table:
-        """The table with one name for the columns of each role."""
+        """Return the table with one name for the columns of each role."""
         files = _parts(table)
         parts = [self._joined(part) for part in files]
         renamed = [self._renamed(part, len(parts) > 1) for part in parts]
@@ -111,7 +111,7 @@ class _Unifier:
         return replace(table, arrow=joined, key=key)
 
     def _renamed(self, part: Table, is_one_of_several: bool) -> pa.Table:
-        """The rows of one file, with the known names of the roles' columns."""
+        """Return the rows of one file, with the known names of the roles' columns."""
         own = self._own_roles(part)
         file = part.sources[0].file
         if own is None:
@@ -132,7 +132,7 @@ class _Unifier:
         return part.arrow.rename_columns([names.get(c, c) for c in part.arrow.column_names])
 
     def _joined(self, part: Table) -> Table:
-        """The rows of one file, with those of another form read by it."""
+        """Return the rows of one file, with those of another form read by it."""
         for _ in self.task.needs:
             others = self._rows_of_other_form(part)
             own = None if others is None else roles_for(self.task, others, {}, by_type=False)
@@ -159,7 +159,7 @@ class _Unifier:
         return Table(rows.select(filled), part.sources[:1], part.key) if filled else None
 
     def _with_form(self, part: Table, own: Mapping[str, str], file: str) -> Table:
-        """The table with the columns of another form in those of the known roles."""
+        """Return the table with the columns of another form in those of the known roles."""
         arrow = part.arrow
         for role, column in own.items():
             known = self.known.setdefault(role, column)
@@ -179,7 +179,7 @@ class _Unifier:
         return replace(part, arrow=arrow, key=key)
 
     def _own_roles(self, part: Table) -> dict[str, str] | None:
-        """The roles of a file in another form; None if it has the known form, or no form."""
+        """Return the roles of a file in another form; None if it has the known form, or no form."""
         columns, task = {*part.columns}, self.task
         if any({self.known.get(role) for role in names} <= columns for names in task.needs):
             return None
@@ -208,7 +208,7 @@ def _shown(roles: Mapping[str, str]) -> str:
 
 
 def _parts(table: Table) -> list[Table]:
-    """The table's files, each with its own columns; the table itself if all have the same."""
+    """Return table's files, each with its own columns; the table itself if all have the same."""
     if len({source.columns for source in table.sources}) == 1:
         return [table]
     ends = [source.first_row for source in table.sources[1:]] + [table.num_rows]
@@ -221,7 +221,7 @@ def _parts(table: Table) -> list[Table]:
 
 
 def _new_names(part: Table, known: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Column to new name: that of its role; other columns give way to it."""
+    """Return column to new name: that of its role; other columns give way to it."""
     names: dict[str, str] = {}
     taken = {*known.values()}
     for role, column in own.items():

@@ -9,18 +9,18 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-from surefit.checks.machine import resolve_precision
 from surefit.config import RunConfig
 from surefit.core import files
 from surefit.data.remote_url import is_url
 from surefit.data.several_columns import list_columns
 from surefit.findings import rule
-from surefit.inputs.chat.template_rendering import is_file_name
+from surefit.inputs.templates import is_file_name
 from surefit.plan.plan import Plan
 from surefit.processes import from_main, gather, host_name, is_main, name_process, num_processes
 from surefit.report.examples import make_examples
 from surefit.report.page import write_report
 from surefit.run.run_folder import Run, create_run
+from surefit.speed.precision import resolve_precision
 from surefit.user_code.code_records import CodeRecord, files_of, hash_folder, remember
 from surefit.user_code.named_code import code_names, names_of
 
@@ -47,7 +47,7 @@ def begin_run(plan: Plan, run_id: str, folder: Path) -> Run:
 
 
 def resolve_config(plan: Plan, folder: Path) -> RunConfig:
-    """The config with everything inferred filled in, as the run's folder keeps it."""
+    """Return the config with everything inferred filled in, as the run's folder keeps it."""
     assert plan.model is not None
     assert plan.task is not None
     assert plan.job is not None
@@ -64,7 +64,7 @@ def resolve_config(plan: Plan, folder: Path) -> RunConfig:
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Local paths in full, so that the run can be used from any folder."""
+    """Write local paths in full, so that the run can be used from any folder."""
 
     def full(name: str) -> str:
         if is_url(name):
@@ -112,7 +112,7 @@ def remember_code(plan: Plan, run_id: str, run: Path, model: Path | None = None)
 
 
 def _remote_code(plan: Plan, model: Path | None) -> tuple[str, ...]:
-    """Digests of the model folders whose own code the plan runs, and of the saved model's."""
+    """Return digests of the model folders whose code the plan runs, and of the saved model's."""
     if plan.model is None or not plan.model.source.trust_remote_code:
         return ()
     places = [plan.model.source.name, plan.config.tokenizer or "", str(model or "")]

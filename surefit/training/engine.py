@@ -11,19 +11,25 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefit.checks.machine import resolve_precision, usable_precision
+from surefit.checks.machine import usable_precision
 from surefit.errors import UsageError
 from surefit.models.load_shards import fill_shards, late_weights
 from surefit.models.lora import frozen_as_trained, lower_frozen
 from surefit.models.lora_files import has_named_base
-from surefit.models.sharding import Skeleton, is_sharded, saved_buffers, shard_module
+from surefit.models.sharding import (
+    Skeleton,
+    gathered_dtype,
+    is_sharded,
+    saved_buffers,
+    shard_module,
+)
 from surefit.pipeline.evaluation import Group
 from surefit.pipeline.open_pipeline import Parallel
 from surefit.pipeline.step import Processes
 from surefit.processes import gather, num_processes, object_group, on_cpu
 from surefit.speed.compiling import compile_layers
 from surefit.speed.numerics import align_weights, deterministic_algorithms
-from surefit.speed.varlen_attention import find_pretrained
+from surefit.speed.precision import lower_dtype, resolve_precision
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +157,6 @@ def shard(
     values gets them from its files; what is new is drawn from the seed. `choice` is that of the
     plan (`plan/choose_parallel.py`).
     """
-    import torch
     from torch.distributed.device_mesh import init_device_mesh
 
     if parallel != "fsdp" or accelerator.num_processes == 1:
@@ -159,9 +164,7 @@ def shard(
     skeleton, places = Skeleton(module), late_weights(module)
     take_from_first(chain(module.parameters(), module.buffers()))
     accelerator.prepare_model(module, device_placement=False, evaluation_mode=True)  # autocast
-    low = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
-    # Layers of other modules may meet float32 inputs without autocast, and mix no dtypes.
-    low = low if find_pretrained(module) is not None else None
+    low = gathered_dtype(module, lower_dtype(accelerator.mixed_precision))
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     sharded: Any = shard_module(module, mesh, low, whole=choice.whole)
     if places is not None:
@@ -207,21 +210,21 @@ class Engine:
 
     @cached_property
     def buffers(self) -> LastBuffers:
-        """The buffers that the last finished step left."""
+        """Return the buffers that the last finished step left."""
         return LastBuffers(self.model)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether processes hold shares of the model: then each forward pass is one of all."""
+        """Return whether processes hold shares of the model: then all take part in each pass."""
         return self.sharded is not None
 
     @property
     def skeleton(self) -> Skeleton | None:
-        """What a sharded module was; it is gathered into it to be saved."""
+        """Return what a sharded module was; it is gathered into it to be saved."""
         return self.sharded.skeleton if self.sharded is not None else None
 
     def accumulating(self, is_last: bool) -> AbstractContextManager[Any]:
-        """A micro-batch of a step; gradients are summed over processes in the last one.
+        """Delay the sum of gradients over processes until the last micro-batch of a step.
 
         Those of a sharded model are summed in each, so that no process ever holds all of them.
         """
@@ -232,7 +235,7 @@ class Engine:
 
     @property
     def processes(self) -> Processes:
-        """What one training step needs of the engine."""
+        """Return what one training step needs of the engine."""
         used = self.sharded.used if self.sharded is not None else None
         return Processes(
             self.model,
@@ -258,7 +261,7 @@ class Engine:
 
     @property
     def group(self) -> Group:
-        """The processes that train together, for sums and lists over all of them."""
+        """Return the processes that train together, for sums and lists over all of them."""
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return Group()
@@ -303,7 +306,7 @@ def make_accelerator(
     folder: Path | None = None,
     may_skip: bool = True,
 ) -> Accelerator:
-    """Accelerate with everything it would do to batches, losses and schedules left to us.
+    """Return Accelerate without what it would do to batches, losses and schedules.
 
     `may_skip` is whether a parameter may get no gradient in some micro-batch.
     """

@@ -6,8 +6,8 @@ import copy
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from surefit.processes import is_main
 from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, choose_folder, open_run
 from surefit.training.resume import resume_run
-from surefit.training.run import SILENT, Listeners, start_run
+from surefit.training.run import start_run
+from surefit.training.work import Listeners
 
 Show = Callable[[str], AbstractContextManager[Listeners]]
 """Shows one run under a title."""
@@ -35,7 +36,7 @@ class FoldRuns:
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Mean, spread and values of each metric that is a single number; see `summarise`."""
+        """Return mean, spread and values of each metric that is a number; see `summarise`."""
         return summarise([run.metrics for run in self.runs])
 
     def write(self) -> None:
@@ -47,7 +48,7 @@ class FoldRuns:
 
 
 def summarise(folds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The mean of each number, its standard deviation between folds, and its values.
+    """Return the mean of each number, its standard deviation between folds, and its values.
 
     >>> summarise([{"loss": 1.0, "confusion": [[1]]}, {"loss": 3.0}])
     {'loss': {'mean': 2.0, 'spread': 1.414..., 'values': [1.0, 3.0]}}
@@ -64,28 +65,27 @@ def summarise(folds: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def wants_folds(request: Request) -> bool:
-    """Whether the request is for all folds, not for a run with one of them."""
+    """Return whether the request is for all folds, not for a run with one of them."""
     split = request.config.split
     return split.folds is not None and split.fold is None
 
 
 def is_folds(path: str | Path) -> bool:
-    """Whether a folder has the run of a first fold; folds.json is there when that is finished."""
+    """Return whether a folder has the run of a first fold; folds.json follows when it ends."""
     return os.path.isfile(Path(path) / "fold-0" / "plan.json")
 
 
 def train_folds(
     request: Request,
-    show: Show = lambda title: nullcontext(SILENT),
-    resume: str | Path | None = None,
-    named: Iterable[str] = (),
-    trust_code: Iterable[str] = (),
+    show: Show,
+    resume: str | Path | None,
+    named: set[str],
+    trusted: Sequence[str],
 ) -> FoldRuns:
     """Train a run for each fold under the output folder, and sum up their metrics.
 
-    With `resume`, the runs of that folder go on where they stopped, and others begin.
+    With `resume`, the runs of that folder resume, and others begin.
     """
-    trusted = tuple(trust_code)
     if resume is None:
         folder, new = choose_folder(request.config.output, "folds"), request
     elif request.config.output is not None:
@@ -105,7 +105,7 @@ def train_folds(
         mine = replace(mine, objects=_copy_module(request.objects))
         with show(f"fold {fold}") as listeners:
             if is_begun:
-                run = resume_run(place, mine, set(named), listeners, trusted)
+                run = resume_run(place, mine, named, listeners, trusted)
             else:
                 run = start_run(mine, listeners)
         folds = replace(folds, runs=[*folds.runs, run])
@@ -121,7 +121,7 @@ def _fold_request(request: Request, fold: int, folder: Path) -> Request:
 
 
 def _copy_module(objects: PythonObjects) -> PythonObjects:
-    """The Python objects with a copy of the module: each fold begins with the same weights."""
+    """Return Python objects with a copy of the module: each fold begins with the same weights."""
     if hasattr(objects.optimizer, "param_groups"):
         raise UsageError(
             "split.folds trains several models, and the optimizer passed in holds the parameters "
@@ -138,7 +138,7 @@ def _copy_module(objects: PythonObjects) -> PythonObjects:
 
 
 def check_folds(request: Request, check: Callable[[Request], Plan]) -> Plan:
-    """The plan of the first fold, with what is found in other folds only."""
+    """Return the plan of the first fold, with what is found in other folds only."""
     folder, num_folds = choose_folder(request.config.output, "folds"), request.config.split.folds
     plans = [check(_fold_request(request, fold, folder)) for fold in range(num_folds or 0)]
     known = {found.code for found in plans[0].findings}

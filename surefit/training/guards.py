@@ -1,281 +1,166 @@
-"""Guards of a run: weights that do not move, a loss that blows up or does not fall.
+"""The guards of a run against a signal, the memory limit and a loss that diverges.
 
-A warning is an event of the run and is shown in its report.
+Each turns how the block ends into a saved state and a message that says how to resume.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import signal
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from surefit.errors import RunFailedError
-from surefit.findings import Finding, rule
-from surefit.models.sharding import own_shard
-from surefit.processes import gather
-from surefit.run.events import Event, Observer
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-
-def warning_event(found: Finding, step: int, epoch: int) -> Event:
-    """A Finding of the run as an event."""
-    return {
-        "event": "warning",
-        "step": step,
-        "epoch": epoch,
-        "code": found.code,
-        "message": found.message,
-        "fix": found.fix,
-    }
-
-
-WEIGHTS_DO_NOT_MOVE = rule(
-    "SF743",
-    "warning",
-    "weights that get a gradient do not move",
-    why=(
-        "The optimizer does not hold them, or its steps are smaller than the precision of the "
-        "weights."
-    ),
-    fix="Make the optimizer from all trainable parameters, or raise --lr.",
+from surefit.errors import (
+    InterruptedRunError,
+    MemoryLimitError,
+    RunFailedError,
+    StoppedAtOnceError,
+    SurefitError,
 )
-
-STEPS = 3
-"""Steps with a learning rate above 0 after which weights are looked at. An adapter is a product of
-two matrices, one of which starts at zero: the other only moves in the second step."""
-SHOWN = 5
-CHUNK = 1 << 20
-"""Values of a weight that are fingerprinted at once."""
-
-
-def check_trained(module: nn.Module, meant: Collection[str]) -> None:
-    """Require that exactly the named parameters take gradients."""
-    taking = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    wrong = {
-        "are to be trained take no gradient": sorted(set(meant) - taking),
-        "are to stay frozen take gradients": sorted(taking - set(meant)),
-    }
-    for how, names in wrong.items():
-        if names:
-            raise RunFailedError(
-                f"{len(names)} weights that {how}: {_shown(names)}.",
-                "Let nothing change requires_grad between the plan and the run.",
-            )
+from surefit.gigabytes import show_gb
+from surefit.memory.process_memory import MemoryGuard
+from surefit.processes import CURRENT, SAME_SIGNAL_SECONDS, is_main, num_processes, stop_signals
+from surefit.run.choose_checkpoint import State, checkpoint_path
+from surefit.run.run_folder import Run
+from surefit.training.failures import as_disk_failure, saved_step
+from surefit.training.saving import save_model_of_step
+from surefit.training.watches import DivergedError
+from surefit.training.work import Work
 
 
-def watch_first_steps(
-    module: nn.Module, optimizer: Any, meant: Collection[str], emit: Observer
-) -> Observer:
-    """An observer that stops a run that cannot learn, and warns of weights that do not move.
+class SecondSignal(KeyboardInterrupt):
+    """A signal that does not wait for the step to finish."""
 
-    Of `meant`, each weight must move. Steps that were skipped or had a rate of 0 do not count.
+
+@contextmanager
+def stop_on_signal(work: Work) -> Iterator[None]:
+    """While the block runs, SIGINT, SIGTERM and SIGHUP ask to stop after the step.
+
+    A second signal stops at once, but SIGHUP: a shell and the kernel may both send it.
     """
-    register = getattr(optimizer, "register_step_pre_hook", None)
-    if register is None:  # an optimizer that is not torch's
-        return lambda event: None
-    seen, counted = _Seen(module), 0
-    hook = register(seen.look)
+    first = math.nan
 
-    def observe(event: Event) -> None:
-        nonlocal counted
-        rates = (group["lr"] for group in optimizer.param_groups)
-        if counted < STEPS and event["event"] == "step" and not event.get("skipped") and any(rates):
-            counted += 1
-            if counted == STEPS:
-                hook.remove()
-                _conclude(seen, meant, event, emit)
-
-    return observe
-
-
-class _Seen:
-    """Which weights had a gradient, and their fingerprints before the first step."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.named = {n: p for n, p in module.named_parameters() if p.requires_grad}
-        self.before: dict[str, int] = {}
-        self.reached: set[str] = set()
-
-    def look(self, *_: Any) -> None:
-        """Called by the optimizer before each of the first steps."""
-        self.before = self.before or {n: fingerprint(p) for n, p in self.named.items()}
-        for name, weight in self.named.items():
-            is_new = name not in self.reached and weight.grad is not None
-            if is_new and own_shard(weight.grad).any():
-                self.reached.add(name)
-
-
-def _conclude(seen: _Seen, meant: Collection[str], event: Event, emit: Observer) -> None:
-    moved = {n for n in seen.named if fingerprint(seen.named[n]) != seen.before[n]}
-    told = gather((seen.reached, moved))
-    reached = set().union(*(each for each, _ in told))
-    moved = set().union(*(each for _, each in told))
-    raise_rate = "Raise --lr, use precision=fp32, or check the optimizer's parameters."
-    if not reached:
-        raise RunFailedError(
-            f"The gradients of all {len(seen.named)} trainable weights were 0 in the first {STEPS} "
-            "steps, so nothing can be learned.",
-            "Check that the loss depends on the model's outputs and the outputs on its weights.",
-        )
-    if not moved:
-        raise RunFailedError(
-            f"No weight has moved in the first {STEPS} steps (lr {event['lr']:.3g}).", raise_rate
-        )
-    if still := sorted(set(meant) - moved):
-        raise RunFailedError(
-            f"After {STEPS} steps {len(still)} of {len(meant)} weights that are to be trained have "
-            f"not moved: {_shown(still)}.",
-            raise_rate,
-        )
-    if still := sorted(reached - moved):
-        message = f"{len(still)} of {len(seen.named)} trainable weights get a gradient and have "
-        message += f"not moved in {STEPS} steps: {_shown(still)}."
-        found = WEIGHTS_DO_NOT_MOVE.finding(message)
-        emit(warning_event(found, event["step"], event["epoch"]))
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
-
-
-def fingerprint(weight: torch.Tensor) -> int:
-    """A number that changes with any bit of the weight, but for chance.
-
-    Each bit counts by its place: the two biases of a softmax move by the same amount, one up and
-    one down.
-
-    >>> import torch
-    >>> fingerprint(torch.tensor([1.0, 1.5])) == fingerprint(torch.tensor([1.5, 1.0]))
-    False
-    """
-    import torch
-
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    own = own_shard(weight.detach())
-    flat = own.view(whole[own.dtype.itemsize]).reshape(-1)
-    places = torch.arange(1, 2 * min(len(flat), CHUNK) + 1, 2, device=flat.device)
-    parts = [flat[start : start + CHUNK] for start in range(0, len(flat), CHUNK)]
-    sums = [(part * places[: len(part)]).sum() for part in parts]
-    return sum(n * int(part) for n, part in enumerate(sums, start=1))
-
-
-NOTHING_LEARNED = rule(
-    "SF744",
-    "warning",
-    "the loss is that of a model without inputs",
-    why=(
-        "Predicting the shares of the classes, the mean or the frequency of tokens gives this loss "
-        "without looking at the inputs."
-    ),
-    fix="Check that labels belong to their rows and what the model can see of the input; then try "
-    "another learning rate.",
-)
-
-LAST, BLOWN_UP, UNKNOWN_SCALE = 5, 30.0, 1000.0
-"""A run has diverged if the mean loss of 5 steps is 30 times the first loss and that of a predictor
-that ignores the inputs, and none of them is near these: the threshold of the learning-rate test
-(plan/rate_test.py). Without such a predictor, the first loss may be small by chance: 1000 times."""
-MIN_STEPS, MIN_STEPS_HALFWAY = 100, 400
-"""Steps after which the end of a run, or its half, is judged."""
-LEARNED_SHARE = 0.01
-"""A run that has learned at least this share of the prior loss is not stuck."""
-CERTAIN = 3.0
-"""Standard errors by which a falling loss must differ from a constant one."""
-
-
-class DivergedError(RunFailedError):
-    """The loss blew up; `last_good` is the last step before it did."""
-
-    def __init__(self, message: str, fix: str, last_good: int) -> None:
-        super().__init__(message, fix)
-        self.last_good = last_good
-
-
-def diverged_since(losses: Sequence[float], prior: float | None) -> int | None:
-    """How many losses came before the last few that are all blown up; None where they are not.
-
-    >>> diverged_since([2.0] * 9 + [400.0] * 5, 2.0), diverged_since([2.0] * 9 + [400.0], 2.0)
-    (9, None)
-    """
-    if len(losses) <= LAST:
-        return None
-    scale = max(losses[0], prior or 0.0)
-    last = losses[-LAST:]
-    factor = UNKNOWN_SCALE if prior is None else BLOWN_UP
-    is_blown_up = statistics.fmean(last) > factor * scale > 0 and min(last) > 3 * scale
-    return len(losses) - LAST if is_blown_up else None
-
-
-def is_stuck(losses: Sequence[float], prior: float) -> bool:
-    """Whether the second half of the losses is that of the prior, and is not falling.
-
-    The mean must be within 1 % of the prior loss or above it; and the last quarter must not be
-    lower than the third by three standard errors, so that slow runs are left alone.
-    """
-    half = losses[len(losses) // 2 :]
-    early, late = half[: len(half) // 2], half[len(half) // 2 :]
-    if statistics.fmean(half) < (1 - LEARNED_SHARE) * prior or len(early) < 2:
-        return False
-    spread = math.sqrt(statistics.variance(early) / len(early))
-    spread = math.hypot(spread, math.sqrt(statistics.variance(late) / len(late)))
-    return statistics.fmean(early) - statistics.fmean(late) < CERTAIN * spread
-
-
-@dataclass
-class LossWatch:
-    """Hears every event; `prior` is the loss of a predictor that ignores the inputs."""
-
-    emit: Observer
-    num_steps: int
-    prior: float | None
-    losses: list[float] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    has_warned: bool = False
-
-    def remember(self, event: Event) -> None:
-        """Take in an event of the run's earlier part."""
-        loss = event.get("loss")
-        if event["event"] == "step" and loss is not None and math.isfinite(loss):
-            self.losses.append(loss)
-            self.steps.append(event["step"])
-        self.has_warned |= event["event"] == "warning" and event["code"] == NOTHING_LEARNED.code
-
-    def observe(self, event: Event) -> None:
-        """Judge the losses where the event is a step."""
-        self.remember(event)
-        if event["event"] != "step":
+    def ask(number: int, frame: Any) -> None:
+        nonlocal first
+        if number == signal.SIGTERM and CURRENT.is_ending:
             return
-        before = diverged_since(self.losses, self.prior)
-        if before is not None:
-            raise self._diverged(before)
-        step = event["step"]
-        ends = step == self.num_steps >= MIN_STEPS
-        halfway = step == self.num_steps // 2 >= MIN_STEPS_HALFWAY
-        if (ends or halfway) and self.prior and not self.has_warned:
-            self._check_stuck(event, self.prior)
-
-    def _check_stuck(self, event: Event, prior: float) -> None:
-        if not is_stuck(self.losses, prior):
+        if time.monotonic() - first < SAME_SIGNAL_SECONDS:
             return
-        mean = statistics.fmean(self.losses[len(self.losses) // 2 :])
-        message = (
-            f"After {event['step']} steps the loss is {mean:.4g} and does not fall; a predictor "
-            f"that ignores the inputs has {prior:.4g}."
-        )
-        found = NOTHING_LEARNED.finding(message)
-        self.has_warned = True
-        self.emit(warning_event(found, event["step"], event["epoch"]))
+        if work.stop.value and number == signal.SIGHUP:
+            return
+        if not math.isnan(first):
+            raise SecondSignal
+        first = time.monotonic()
+        work.stop.value = True
+        work.listeners.on_stop(number)
 
-    def _diverged(self, before: int) -> DivergedError:
-        last_good = self.steps[before - 1]
-        return DivergedError(
-            f"The loss has blown up: {self.losses[0]:.4g} at step 1, {self.losses[-1]:.4g} at step "
-            f"{self.steps[-1]}. The last good step is {last_good}.",
-            "Lower --lr, or keep clip above 0.",
-            last_good,
-        )
+    try:
+        before = {number: signal.signal(number, ask) for number in stop_signals()}
+    except ValueError:  # not the main thread: signals are someone else's
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def finish_saving(work: Work) -> AbstractContextManager[Any]:
+    """When the block ends, wait until the checkpoint that is being saved is on the disk."""
+    return work.saver
+
+
+@contextmanager
+def report_stops(run: Run, memory: MemoryGuard) -> Iterator[None]:
+    """Turn a second signal, a failed allocation or a failed write into a message about the run."""
+    try:
+        yield
+    except SecondSignal:
+        saved = run.saved_step
+        kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
+        raise StoppedAtOnceError(
+            f"Stopped at once; the step in work is lost, and {kept}.",
+            f"Resume with: surefit train --resume {run.path}",
+        ) from None
+    except Exception as error:
+        failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
+        if failure is not None:
+            raise failure from error
+        if isinstance(error, MemoryLimitError) or not memory.ran_out(error):
+            raise
+        raise _stopped(memory, run, "An allocation failed", saved_step(run)) from None
+
+
+@contextmanager
+def stop_at_memory_limit(work: Work) -> Iterator[None]:
+    """Turn a failed allocation, or a stop near the limit, into a saved run and its message."""
+    run, state, memory, buffers = work.run, work.state, work.memory, work.engine.buffers
+    try:
+        yield
+        return
+    except InterruptedRunError as stopped:
+        if not memory.is_near or work.stop.value:
+            raise
+        failed = f"Stopped after step {state.step}"
+        raise _stopped(memory, run, failed, f"Step {state.step} is saved.") from stopped
+    except Exception as error:
+        if not memory.ran_out(error):
+            raise
+        failed = f"An allocation failed {work.watch.describe(state.step)}"
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors of the step
+    can_save = not buffers.is_updating and num_processes() == 1 and state.step > 0
+    for weight in work.engine.model.parameters():
+        weight.grad = None
+    memory.free()
+    memory.use_reserve()
+    if can_save:
+        buffers.restore()
+        work.saver.save_at_once(state)
+    kept = f"Step {state.step} is saved." if can_save else saved_step(run)
+    raise _stopped(memory, run, failed, kept)
+
+
+def _stopped(memory: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"{what}: the run used {show_gb(memory.peak_bytes)} and would have exceeded its limit of "
+        f"{memory.limit}. {saved}",
+        f"Resume with a larger limit: surefit train --resume {run.path} --max-memory-gb N. Or "
+        "start a new run with a smaller batch_size and a larger grad_accum, checkpointing=true, "
+        "LoRA or a shorter max_seq_length.",
+    )
+
+
+@contextmanager
+def keep_good_model(work: Work) -> Iterator[None]:
+    """Where the loss diverges in the block, make the model of a good step the run's model."""
+    run, state = work.run, work.state
+    try:
+        yield
+    except RunFailedError as error:
+        cause = error if isinstance(error, DivergedError) else error.__cause__
+        if not isinstance(cause, DivergedError) or not is_main():
+            raise
+        step = good_step(run, state, cause.last_good)
+        if step is None:
+            kept = "No step was saved before that, so there is no model."
+        else:
+            how = "the best evaluation" if step == state.best_step else "the last step saved before"
+            kept = f"{run.model_path} holds the model of step {step}, {how}."
+            try:
+                save_model_of_step(work.plan, run, work.engine.skeleton, step, alone=True)
+            except RunFailedError as unsaved:
+                kept = unsaved.message
+        raise RunFailedError((*error.lines, kept), error.fix) from error
+
+
+def good_step(run: Run, state: State, last_good: int) -> int | None:
+    """Return the best step, else the newest checkpoint from before the loss blew up."""
+    best = state.best_step
+    if best is not None and best <= last_good and checkpoint_path(run.checkpoints, best).is_dir():
+        return best
+    saved = (int(path.name.removeprefix("step-")) for path in run.checkpoints.glob("step-*[0-9]"))
+    return max((step for step in saved if step <= last_good), default=None)

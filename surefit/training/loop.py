@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,21 @@ from surefit.batches.order import Batches
 from surefit.errors import InterruptedRunError, RunFailedError, message_of
 from surefit.pipeline.evaluation import Evaluation
 from surefit.pipeline.live_batch import StreamEndedError, StreamWindows
+from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job
-from surefit.pipeline.step import Place, Rows, StepBatches, add_gradients
+from surefit.pipeline.step import Place, Rows, StepBatches, Sums, add_gradients
 from surefit.progress import Progress
 from surefit.run.choose_checkpoint import State
 from surefit.run.events import Observer
 from surefit.speed.clipping import make_clipper
 from surefit.targets.task_spec import Better, is_better
 from surefit.training.engine import Engine, LastBuffers
+from surefit.training.own_steps import (
+    Factors,
+    NotFiniteError,
+    PartlySteppedError,
+    take_own_step,
+)
 from surefit.training.schedule import Feed, load_steps, places
 
 if TYPE_CHECKING:
@@ -46,17 +53,21 @@ class Pace:
     """What the learning rate is multiplied by at each step."""
     skips_nonfinite: bool = False
     """Whether a step with a loss or gradient that is not finite is skipped; else the run stops."""
+    lr_by_part: Factors = field(default_factory=dict)
+    """The same for each optimizer of a `training_step`."""
+    keeps_last: bool = False
+    """Whether the last evaluation is the best one, where no figure says which weights are."""
     better: Better | None = None
     """Whether higher or lower figures of the best metric are better; None: as its name says."""
 
     def evaluates(self, place: Place) -> bool:
-        """Whether an evaluation is due after this step."""
+        """Return whether an evaluation is due after this step."""
         if place.step == self.num_steps:
             return True
         return place.ends_epoch if self.eval_every is None else place.step % self.eval_every == 0
 
     def saves(self, place: Place) -> bool:
-        """Whether a checkpoint is due after this step."""
+        """Return whether a checkpoint is due after this step."""
         every = self.save_every is not None and place.step % self.save_every == 0
         return every or self.evaluates(place)
 
@@ -89,14 +100,16 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     The random state is set from (seed, step, process) before each step, so that dropout needs
     no state to be resumed. A step that does not fit in the device's memory is done again with its
     micro-batches split; nothing has changed by then but gradients and buffers.
-    """
-    import torch
 
+    A `training_step` of the user's own has a backward pass and an optimizer step for each loss that
+    it yields (`training/own_steps.py`), in place of those above.
+    """
     accelerator, model, optimizer = engine.accelerator, engine.model, engine.optimizer
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     base_lrs = [group["lr"] for group in optimizer.param_groups]
     processes, buffers = engine.processes, engine.buffers
     clip_gradients = make_clipper(accelerator, optimizer, parameters, pace.clip)
+    own = isinstance(job.pipeline.loss, OwnStep)
     if state.step:  # resumed: the optimizer as the last step left it
         _set_rates(optimizer, base_lrs, pace.lr_factor(state.step))
         _evaluate_if_due(_last_place(job.batches, state, pace), pace, hooks, state)
@@ -107,19 +120,19 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
     while (step := next(steps, None)) is not None:
         began, place = time.perf_counter(), step.place
         seed_step(job.pipeline.seed, place.step, accelerator.process_index)
-        sums, exceeded = None, ""
-        try:
-            sums = add_gradients(processes, job, step, hooks.on_rows)
-        except torch.OutOfMemoryError as error:
-            exceeded = _refuse_split(error, step, state, accelerator.num_processes)
+        compute = _own_step if own else _add_gradients
+        sums, exceeded = compute(engine, job, step, pace, hooks, state)
         if sums is None:  # outside of the handler, which holds the tensors of the step
             hooks.notice(_split(step, state, exceeded))
             _undo_step(parameters, buffers)
             steps = load_steps(engine, job.batches, feed, pace.num_steps, state)
             continue
-        norm = clip_gradients()
-        mean_loss, mean_added, num_stopped = processes.sum(
-            sums.loss, sums.added or 0.0, float(hooks.stop_asked())
+        norm = None if own else clip_gradients()
+        mean_loss, mean_added, num_stopped, *of_parts = processes.sum(
+            sums.loss,
+            sums.added or 0.0,
+            float(hooks.stop_asked()),
+            *(number for part in sums.parts.values() for number in part),
         )
         rate = pace.lr_factor(place.step)
         fault, overflowed = find_nonfinite(mean_loss + mean_added, norm), False
@@ -127,7 +140,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
             hooks.on_rows(np.concatenate(step.share.micro_batches))
             _undo_step(parameters, buffers)
             _skip_or_stop(fault, place.step, pace, hooks, state, accelerator.scaler)
-        else:
+        elif not own:
             _set_rates(optimizer, base_lrs, rate)
             overflowed = _step_optimizer(engine, place.step, hooks, state)
         for parameter in parameters:
@@ -142,6 +155,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
                 "epoch": place.epoch + 1,
                 "loss": mean_loss,
                 **({} if sums.added is None else {"aux_loss": mean_added}),
+                **_means(sums.parts, of_parts),
                 "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
@@ -185,10 +199,55 @@ def train_rows(
         hooks.save(state)
 
 
+def _add_gradients(
+    engine: Engine, job: Job, step: StepBatches, pace: Pace, hooks: Hooks, state: State
+) -> tuple[Sums | None, str]:
+    """Add up the gradients of a step; None and the message where it does not fit in memory."""
+    import torch
+
+    try:
+        return add_gradients(engine.processes, job, step, hooks.on_rows), ""
+    except torch.OutOfMemoryError as error:
+        return None, _refuse_split(error, step, state, engine.accelerator.num_processes)
+
+
+def _own_step(
+    engine: Engine, job: Job, step: StepBatches, pace: Pace, hooks: Hooks, state: State
+) -> tuple[Sums | None, str]:
+    """Take a step of the user's own; its loss is NaN where one of its losses was not finite."""
+    [rows] = step.share.micro_batches
+    hooks.on_rows(rows)
+    try:
+        return take_own_step(engine, job, step, pace.lr_by_part, find_nonfinite), ""
+    except NotFiniteError as error:
+        hooks.notice(f"Step {step.place.step}, optimizer {error}.")
+    except PartlySteppedError as error:
+        if not pace.skips_nonfinite:
+            raise NonFiniteError(
+                f"Step {step.place.step}, optimizer {error}. Another optimizer had stepped before "
+                "it, so this step is not saved.",
+                "Resume from the last checkpoint with a lower lr, or start again with "
+                "--set on_nonfinite=skip.",
+            ) from error
+        hooks.notice(f"Step {step.place.step}, optimizer {error}.")
+    return Sums(math.nan, None, int(job.batches.lengths[rows].sum(dtype=np.int64))), ""
+
+
+def _means(names: Iterable[str], sums: Sequence[float]) -> dict[str, float]:
+    """Return the mean of each part of a loss, from the sums and counts of all processes.
+
+    >>> _means(["kl"], [6.0, 4.0])
+    {'loss_kl': 1.5}
+    """
+    pairs = zip(sums[::2], sums[1::2], strict=True)
+    means = (total / count if count else math.nan for total, count in pairs)
+    return {f"loss_{name}": mean for name, mean in zip(names, means, strict=True)}
+
+
 def _refuse_split(
     error: torch.OutOfMemoryError, step: StepBatches, state: State, num_processes: int
 ) -> str:
-    """The message of the error; raises it where smaller micro-batches cannot help.
+    """Return the message of the error; raises it where smaller micro-batches cannot help.
 
     Several processes meet in the backward pass: one of them alone cannot do its step again.
     """
@@ -246,7 +305,7 @@ def _step_optimizer(engine: Engine, step: int, hooks: Hooks, state: State) -> bo
     engine.optimizer.step()
     engine.buffers.is_updating = False
     state.skipped_in_a_row = 0
-    # A fused optimizer skips the step by itself, which Accelerate does not notice; the scale tells.
+    # A fused optimizer skips the step without telling Accelerate, so the scale is compared.
     if scaler is None or scaler.get_scale() >= before:
         return False
     if scaler.get_scale() < LEAST_SCALE:
@@ -280,7 +339,7 @@ def _set_rates(optimizer: Any, base_lrs: Sequence[float], factor: float) -> None
 
 
 def _last_place(batches: Batches, state: State, pace: Pace) -> Place:
-    """The place of the step a resumed run had finished."""
+    """Return the place of the step a resumed run had finished."""
     return next(places(batches, state.step - 1, pace.num_steps))
 
 
@@ -307,7 +366,7 @@ def note_evaluation(
     direction = pace.better if metric == pace.best_metric else None
     better = is_better(metric, value, state.best, direction)
     tied = value == state.best and is_better("loss", loss, state.best_loss)
-    if math.isfinite(value) and (better or tied):
+    if math.isfinite(value) and (better or tied or pace.keeps_last):
         state.best, state.best_step = value, step
         state.best_loss = loss if math.isfinite(loss) else None
         state.stale_evaluations = 0
@@ -324,11 +383,11 @@ LEAST_SCALE = 2.0**-10
 class NonFiniteError(RunFailedError):
     """A step whose loss or gradient is NaN or infinite; the weights are those before the step."""
 
-    is_told = True  # all processes raise it, and process 0 prints it
+    is_printed = True  # all processes raise it, and process 0 prints it
 
 
 def find_nonfinite(loss: float, norm: Any) -> str:
-    """What of a step is not finite; empty where all is."""
+    """Return what of a step is not finite; empty where all is."""
     if not math.isfinite(loss):
         return f"The loss became {loss}"
     value = 0.0 if norm is None else float(norm)
@@ -338,7 +397,7 @@ def find_nonfinite(loss: float, norm: Any) -> str:
 
 
 def stop_at(fault: str, step: int, saved: bool) -> NonFiniteError:
-    """The error that ends the run, with the policy and the command that finds the row."""
+    """Return the error that ends the run, with the policy and the command that finds the row."""
     kept = f" Step {step - 1} is saved." if saved else ""
     return NonFiniteError(
         f"{fault} at step {step}. The weights were not changed.{kept}",
@@ -349,7 +408,7 @@ def stop_at(fault: str, step: int, saved: bool) -> NonFiniteError:
 
 
 def too_many_skipped(fault: str, step: int) -> NonFiniteError:
-    """The error where skipping does not help."""
+    """Return the error where skipping does not help."""
     return NonFiniteError(
         f"{fault} at step {step}, as in the {MAX_SKIPPED_IN_A_ROW - 1} steps before it, which were "
         "skipped (on_nonfinite: skip).",

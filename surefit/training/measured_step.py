@@ -19,6 +19,7 @@ from surefit.errors import FindingError
 from surefit.findings import Finding
 from surefit.memory.predict_peak import Fit, device_seconds, total_seconds
 from surefit.memory.process_memory import MemoryGuard, is_out_of_memory, peak_bytes, reset_peak
+from surefit.models.named_modules import MakeNamed
 from surefit.models.sharding import is_sharded, reshard
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import drop_gradients, forward_backward, restoring_state
@@ -39,7 +40,7 @@ Trial = Callable[[Plan, Engine], list[Finding]]
 
 
 def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
-    """The plan with its peak and time measured by a real step; nothing is kept of the step.
+    """Return the plan with its peak and time measured by a real step; nothing is kept of the step.
 
     `trial` is called after it, where the run fits.
     """
@@ -64,7 +65,7 @@ def measure_plan(plan: Plan, trial: Trial | None = None) -> Plan:
 
 
 def needs_measuring(plan: Plan) -> bool:
-    """Whether a step may take more memory than the run has.
+    """Return whether a step may take more memory than the run has.
 
     Traces of transformers models are close to what is measured (docs/fit.md), those of other
     modules may miss what their code does with real numbers.
@@ -87,7 +88,8 @@ def measure_step(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     job, fit = plan.job, plan.fit
     assert job is not None
     assert fit is not None
-    fresh = fresh and job.optimizer.passed is None
+    passed = job.optimizer.passed
+    fresh = fresh and (passed is None or (isinstance(passed, MakeNamed) and passed.is_fresh))
     backward, optimizer = engine.accelerator.backward, engine.plain_optimizer
     bounded = MemoryGuard(fit.limit).is_active
     proof = None
@@ -148,8 +150,8 @@ def prove(
     allocations beyond the limit fail.
 
     The module itself is run, not DDP around it: the number of passes goes by the clock, which
-    processes do not share, and each process measures its own memory. A module that is divided over
-    processes is run by all of them, as often in each.
+    processes do not share, and each process measures its own memory. A sharded module
+    is run by all of them, as often in each.
     """
     worst = job.batch(job.batches.worst_rows(job.epochs))
     median = job.batch(job.batches.median_rows())
@@ -173,7 +175,7 @@ def prove(
 
 
 def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float]:
-    """Seconds per position and per micro-batch, from two measured micro-batches.
+    """Return seconds per position and per micro-batch, from two measured micro-batches.
 
     >>> _line(10, 2.0, 30, 4.0)
     (0.1, 1.0)
@@ -188,7 +190,7 @@ def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float
 
 
 def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple[float, float]:
-    """Shortest time of the forward pass, and of forward and backward together."""
+    """Return the shortest time of the forward pass, and of forward and backward together."""
     import torch
 
     pipeline, middle = job.pipeline, 0.0
@@ -205,6 +207,7 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
         start = device_seconds()
         forward_backward(pipeline.call, pipeline.loss, pipeline.module, batch, backward=timed)
         end = device_seconds()
+        middle = middle or end  # a training_step of the user's own has no one forward pass
         forward, whole = min(forward, middle - start), min(whole, end - start)
         is_cold = number == 0 and (end - start < COLD_SECONDS or torch.accelerator.is_available())
         if end - began > WARM_UP_SECONDS and not is_cold and not is_sharded(pipeline.module):
@@ -214,7 +217,7 @@ def _time_passes(job: Job, batch: Any, backward: Callable[[Any], None]) -> tuple
 
 
 def _decode_seconds(job: Job, batch: Any) -> float:
-    """Time of generating one more token: a forward pass on one position per row."""
+    """Return the time to generate one more token: a forward pass on one position per row."""
     import torch
 
     module: Any = job.pipeline.module

@@ -32,10 +32,10 @@ from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.training.begin_run import begin_run
 from surefit.training.engine import Engine
-from surefit.training.guards import fingerprint
+from surefit.training.failures import as_disk_failure
 from surefit.training.measured_step import create_optimizer_state
 from surefit.training.saving import gather_model
-from surefit.training.stops import as_disk_failure
+from surefit.training.watches import fingerprint
 
 REHEARSAL_FAILED = rule(
     "SF863",
@@ -50,7 +50,7 @@ NOT_RESTORED = rule(
     "SF864",
     "error",
     "a checkpoint does not restore what was saved",
-    why="A run that resumes from it would not go on where it stopped.",
+    why="A run that resumes from it would differ from one that was not stopped.",
     fix="Let state_dict() and load_state_dict() of the module carry the same values.",
 )
 
@@ -124,7 +124,8 @@ def _evaluate(stage: Stage) -> None:
     A metric may need more rows than one batch has: what fails there is tried on all of them.
     """
     job, group, settings = stage.job, stage.engine.group, EvaluationSettings.of(stage.plan.config)
-    few = replace(settings, max_batches=1, max_new_tokens=min(settings.max_new_tokens, FEW_TOKENS))
+    most = min(settings.max_new_tokens or FEW_TOKENS, FEW_TOKENS)
+    few = replace(settings, max_batches=1, max_new_tokens=most)
     try:
         result = job.pipeline.evaluate(job.validation, settings if stage.is_whole else few, group)
     except Exception:

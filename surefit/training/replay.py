@@ -36,6 +36,7 @@ from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine
 from surefit.training.failures import show_rows
 from surefit.training.loop import Hooks, Pace, find_nonfinite, seed_step, train
+from surefit.training.own_steps import factors_by_part
 from surefit.training.resume import plan_of_run, spread_steps
 from surefit.training.run import open_engine, refuse_errors
 from surefit.training.schedule import lr_by_step, make_feed, places, split_share
@@ -55,7 +56,7 @@ class Replay:
 
     @property
     def job(self) -> Job:
-        """What is trained on what."""
+        """Return what is trained on what."""
         assert self.plan.job is not None
         return self.plan.job
 
@@ -63,10 +64,12 @@ class Replay:
         """Compute the steps up to this one; the events of steps, in order."""
         events: list[dict[str, Any]] = []
         config, job = self.plan.config, self.job
+        spans = self.run.spans(job.num_steps)
         pace = Pace(
             step,
             clip=config.clip,
-            lr_factor=lr_by_step(self.run.spans(job.num_steps), config.warmup, config.schedule),
+            lr_factor=lr_by_step(spans, config.warmup, config.schedule),
+            lr_by_part=factors_by_part(job, spans),
             skips_nonfinite=config.on_nonfinite == "skip",
         )
         hooks = Hooks(
@@ -80,7 +83,7 @@ class Replay:
 def open_replay(
     run: Run, step: int, objects: PythonObjects = NO_OBJECTS, progress: Progress = silent
 ) -> Replay:
-    """The run as it was at the newest whole checkpoint before `step`."""
+    """Return the run as it was at the newest whole checkpoint before `step`."""
     request = Request(spread_steps(run, run.config), objects, run.code)
     plan = plan_of_run(run, request, progress)
     refuse_errors(plan)
@@ -143,7 +146,7 @@ class BadRows:
     step_rows: list[int]
     fault: str
     alone: bool = False
-    """Whether each of the rows fails by itself, since leaving out one of them is not enough."""
+    """Whether each of the rows fails alone, since leaving out one of them is not enough."""
 
     def __str__(self) -> str:
         if not self.fault:
@@ -155,11 +158,11 @@ class BadRows:
         if not self.rows:
             return (
                 f"{self.fault} at step {self.step} also without any single one of its rows "
-                f"{show_rows(self.step_rows)}, and no row fails by itself: the cause is in the "
+                f"{show_rows(self.step_rows)}, and no row fails alone: the cause is in the "
                 "weights or the model. Lower --lr, keep clip above 0, or use precision=fp32."
             )
         which = f"row {self.rows[0]}" if len(self.rows) == 1 else f"rows {show_rows(self.rows)}"
-        how = "each fails by itself" if self.alone else "without it the step is finite"
+        how = "each fails alone" if self.alone else "without it the step is finite"
         return (
             f"{self.fault} at step {self.step}: {which} of the training data (from 0) did it; "
             f"{how}. The step had the rows {show_rows(self.step_rows)}."
@@ -171,7 +174,7 @@ class BadRows:
 
 
 def failed_step(run: Run) -> dict[str, Any] | None:
-    """The latest bundle of a step that was not finite, if the run has one."""
+    """Return the latest bundle of a step that was not finite, if the run has one."""
     found = []
     for path in sorted((run.path / "failures").glob("step-*/failure.json")):
         about = read_json(path, dict[str, Any], "Resume the run to see its failure.")
@@ -186,7 +189,7 @@ def find_bad_rows(
     objects: PythonObjects = NO_OBJECTS,
     progress: Progress = silent,
 ) -> BadRows:
-    """Compute the step again: with all of its rows, without each in turn, then each by itself."""
+    """Compute the step again: with all of its rows, without each in turn, then each alone."""
     replay = open_replay(run, step, objects, progress)
     config = replay.plan.config
     if replay.state.step < step - 1:
@@ -214,7 +217,7 @@ def find_bad_rows(
 
 
 def _without_each(trial: Trial, rows: Rows, progress: Progress) -> list[int]:
-    """The rows without which a micro-batch is finite."""
+    """Return the rows without which a micro-batch is finite."""
     guilty = []
     for index, row in enumerate(rows):
         progress("replaying the step without each row", index + 1, len(rows))
@@ -225,7 +228,7 @@ def _without_each(trial: Trial, rows: Rows, progress: Progress) -> list[int]:
 
 
 def _make_trial(replay: Replay, place: Place) -> Trial:
-    """What computes the step on some of its rows: what is not finite about it, or nothing."""
+    """Return a function of some rows of the step: what is not finite about it, or nothing."""
     engine, job = replay.engine, replay.job
     engine.model.train()
     parameters = [p for p in engine.model.parameters() if p.requires_grad]

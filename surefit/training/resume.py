@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
-from glob import has_magic
 from operator import attrgetter, getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import xxhash
-
-from surefit import __version__
 from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields, make_config
 from surefit.core.locks import lock_run
-from surefit.data.cache import entry_folder
-from surefit.data.cache_entry import is_sound
 from surefit.errors import UsageError
-from surefit.findings import Finding, accept_findings, note, rule
-from surefit.inputs.store import Store
-from surefit.pipeline.pipeline import Job
+from surefit.findings import Finding, accept_findings, note
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.make_plan import make_plan
@@ -33,28 +24,19 @@ from surefit.report.page import write_report
 from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.training.begin_run import check_common_folder, with_absolute_paths
-from surefit.training.run import SILENT, Listeners, refuse_errors, run_plan
+from surefit.training.run import refuse_errors, run_plan
+from surefit.training.run_data import changed_rows, refuse_missing_data, refuse_other_version
 from surefit.training.schedule import lr_by_step
+from surefit.training.work import SILENT, Listeners
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 
 DATA_KEYS = ("data_key", "eval_key", "stores")
 """What a run's plan has of its data: all of it is that of the rows it resumed with."""
-DATA_CHANGED = rule(
-    "SF403",
-    "error",
-    "the data changed since the run began",
-    why="A resumed run must see the rows it was begun with, or it is another run.",
-    fix="Put the old data back, or start a new run.",
-    accept=(
-        "The run resumes with the rows as they are now. It no longer equals an uninterrupted run, "
-        "and its metrics before and after are of different validation rows."
-    ),
-)
 
 
 def resume_run(
@@ -86,21 +68,21 @@ def resume_run(
 def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -> Run:
     with together("comparing the config with the run's"):
         stored, config = run.plan, resumed_config(run, request.config, named)
-        _refuse_other_version(run, stored)
+        refuse_other_version(run, stored)
     changes = changes_of(run, config)
-    if run.finished and not any(change.key in GOES_ON for change in changes):
+    if run.finished and not any(change.key in EXTENDING for change in changes):
         if is_main() and not run.report_path.is_file():
             write_report(run)
         listeners.notice(f"{run.path} is already finished.")
         return run
     with together("finding the data and the steps of the run"):
-        _refuse_missing_data(run, config)
+        refuse_missing_data(run, config)
         spread = spread_steps(run, config)
     plan = plan_of_run(run, replace(request, config=spread), listeners.progress)
     if "parallel" not in named_keys(named):  # a sharded run may resume in one process
         left = (found for found in plan.findings if found.code != NOTHING_TO_DIVIDE.code)
         plan = replace(plan, findings=tuple(left))
-    other_rows = _changed_rows(run, plan)
+    other_rows = changed_rows(run, plan)
     plan = plan.found(accept_findings(other_rows, config.accept))
     spans = run.spans(stored["steps"])
     if plan.job is not None:
@@ -122,75 +104,16 @@ def _resume(run: Run, request: Request, named: set[str], listeners: Listeners) -
 
 
 def plan_of_run(run: Run, request: Request, progress: Progress) -> Plan:
-    """The plan of a run made again from its data, with the choices it was begun with."""
+    """Return the plan of a run made again from its data, with the choices it was begun with."""
     stored = run.plan
-    _refuse_other_version(run, stored)
+    refuse_other_version(run, stored)
     _refuse_missing_objects(run, request.objects)
     plan = make_plan(replace(request, choices=run.choices), progress)
     return replace(plan, baselines=stored.get("baselines", {}))
 
 
-def validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
-    """Return the encoded rows that a finished run was validated on.
-
-    They are in the cache; where it no longer has them, they are planned again.
-    """
-    if "data" in run.objects or "eval_data" in run.objects:
-        raise UsageError(
-            f"{run.path} was trained on Python objects, which it does not hold.",
-            "Pass the rows: surefit evaluate RUN --data FILE.",
-        )
-    _refuse_other_version(run, run.plan)
-    store = _cached_rows(run)
-    if store is None:
-        _refuse_missing_data(run, run.config)
-        _encode_again(run, model, progress)
-        store = _cached_rows(run)
-    if store is None:
-        raise DATA_CHANGED.error(
-            f"The validation rows of {run.path} are not those it was trained with.",
-            fix="Put the old data back, or name the rows: surefit evaluate RUN --data FILE.",
-        )
-    return store
-
-
-def _cached_rows(run: Run) -> Store | None:
-    folder = entry_folder("encoded", run.plan["stores"]["validation"])
-    if not is_sound(folder) or Store(folder).key != run.plan["eval_key"]:
-        return None
-    return Store(folder)
-
-
-def _encode_again(run: Run, model: nn.Module | None, progress: Progress) -> None:
-    """Encode the rows of a run into the cache, as its plan did."""
-    # Validation rows have no augmented copies, and are encoded alike in every precision; this
-    # machine may not have the run's.
-    config = run.config.model_copy(update={"augmentation_factor": 1, "precision": "fp32"})
-    # What `train` returns holds the trained module; the plan builds a named model from its name.
-    passed = run.module_object if "model" in run.objects else None
-    objects = PythonObjects(
-        model=model if model is not None else passed,
-        task=run.task_object,
-        collate_fn=run.collate_fn,
-        loss_fn=run.loss_fn,
-    )
-    request = Request(config, objects, run.code, run.choices, encodes_only=True)
-    refuse_errors(make_plan(request, progress))
-
-
-def _changed_rows(run: Run, plan: Plan) -> list[Finding]:
-    """The error about rows that are not those the run was begun with."""
-    if not plan.ok or plan.job is None or plan.data_key == run.plan["data_key"]:
-        return []
-    message = f"The rows of {run.path} are not those it was begun with. " + describe_changed_rows(
-        run.plan, plan.job
-    )
-    fix = f"{DATA_CHANGED.fix} To resume with these rows: --set accept=[{DATA_CHANGED.code}]."
-    return [DATA_CHANGED.finding(message, fix=fix)]
-
-
 def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
-    """The gate of a run's code, which also allows what the options or the config file name."""
+    """Return the gate of a run's code, which also allows what options or the config file name."""
     keys = named_keys(named)
     names = {
         name
@@ -200,17 +123,6 @@ def _with_named(code: RunCode, request: Request, named: set[str]) -> RunCode:
     remote = "trust_remote_code" in keys and request.config.trust_remote_code
     beside = request.code.beside
     return replace(code, trusted=code.trusted | names, beside=beside, trust_remote_code=remote)
-
-
-def _refuse_other_version(run: Run, stored: Mapping[str, Any]) -> None:
-    version = stored.get("version")
-    if version != __version__:
-        raise UsageError(
-            f"{run.path} was begun with surefit {version}; this is {__version__}, which may encode "
-            "rows differently, so it cannot resume to the bit.",
-            f"Resume it with surefit {version}, or start a new run from its model: "
-            f"--model {run.path}.",
-        )
 
 
 def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
@@ -225,7 +137,7 @@ def _refuse_missing_objects(run: Run, objects: PythonObjects) -> None:
 
 
 def spread_steps(run: Run, config: RunConfig) -> RunConfig:
-    """The config with the micro-batches of a step spread over the processes that are there now."""
+    """Spread the micro-batches of a step over the processes that are there now."""
     count, before = num_processes(), int(run.plan["num_processes"])
     in_step = config.grad_accum * before
     if in_step % count == 0:
@@ -238,18 +150,6 @@ def spread_steps(run: Run, config: RunConfig) -> RunConfig:
     )
 
 
-def _refuse_missing_data(run: Run, config: RunConfig) -> None:
-    """Refuse a run whose data is no longer where it was; a hub id is looked up later."""
-    for path in map(Path, (*config.data, *config.eval_data)):
-        if path.is_absolute() and not has_magic(str(path)) and not path.exists():
-            raise UsageError(
-                f"The data of {run.path} is gone: there is no {path}.",
-                f"Pass its new place: surefit train --resume {run.path} --data FILE. It is "
-                "accepted if its rows are those that the run was begun with. To evaluate: "
-                f"surefit evaluate {run.path} --data FILE.",
-            )
-
-
 LENGTH = ("epochs", "max_steps")
 CHANGEABLE = (
     *(*LENGTH, "eval_every", "save_every", "keep", "early_stopping.patience", "on_nonfinite"),
@@ -260,8 +160,8 @@ CHANGEABLE = (
 Data may be in another place; its rows are compared by content."""
 
 
-GOES_ON = (*LENGTH, "early_stopping.patience")
-"""Keys that let a finished run go on."""
+EXTENDING = (*LENGTH, "early_stopping.patience")
+"""Keys that let a finished run train further."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +177,8 @@ class Difference:
 
 
 def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
-    """The config to resume with: the run's, with what config.yaml and the options may change.
+    """Return the config to resume with: the run's, with what config.yaml and the options may
+    change.
 
     Whatever else differs is refused, with both values. What belongs to the machine is that of the
     options.
@@ -300,18 +201,18 @@ def resumed_config(run: Run, options: RunConfig, named: set[str]) -> RunConfig:
 
 
 def as_dict(differences: list[Difference]) -> dict[str, Any]:
-    """The new values by key, as plan.json keeps them."""
+    """Return the new values by key, as plan.json keeps them."""
     return {each.key: each.after for each in differences}
 
 
 def changes_of(run: Run, config: RunConfig) -> list[Difference]:
-    """What differs from the config that the run was begun or last resumed with."""
+    """Return what differs from the config that the run was begun or last resumed with."""
     begun = make_config(run.plan["config"])
     return list_differences(begun, config, [k for k in CHANGEABLE if k != "output"])
 
 
 def list_differences(before: RunConfig, after: RunConfig, keys: list[str]) -> list[Difference]:
-    """The keys whose values differ. A dict in `after` may leave out what was inferred."""
+    """Return the keys whose values differ. A dict in `after` may leave out what was inferred."""
     found = []
     for key in keys:
         old, new = attrgetter(key)(before), attrgetter(key)(after)
@@ -338,7 +239,7 @@ def _refuse(run: Run, differences: list[Difference], who: str) -> None:
 
 
 def named_keys(options: set[str]) -> set[str]:
-    """The keys of a config that options set, sections as the single keys in them."""
+    """Return the keys of a config that options set, sections as the single keys in them."""
     named = {SHORT_KEYS.get(key, key) for key in options}
     within = {key for name in named for key in config_fields() if name.startswith(f"{key}.")}
     return within | {key for key in config_fields() if key in named or key.split(".")[0] in named}
@@ -349,7 +250,7 @@ Spans = list[tuple[int, int]]
 
 
 def extend_spans(run: Run, spans: Spans, num_steps: int) -> Spans:
-    """The spans with a new total from the saved step on; refuses one that is already exceeded."""
+    """Add a new total from the saved step on; refuse one that is already exceeded."""
     if num_steps == spans[-1][1]:
         return spans
     saved = run.saved_step
@@ -362,7 +263,7 @@ def extend_spans(run: Run, spans: Spans, num_steps: int) -> Spans:
 
 
 def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
-    """The learning rate before and after, where the number of steps changed."""
+    """Return the learning rate before and after, where the number of steps changed."""
     before = run.spans(run.plan["steps"])
     if spans == before:
         return []
@@ -376,40 +277,3 @@ def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
             f"{peak * now(saved + 1):.3g} at step {saved + 1}."
         )
     ]
-
-
-def describe_changed_rows(stored: Mapping[str, Any], job: Job) -> str:
-    """Describe what differs between the rows of a run's plan and those of a new Job.
-
-    A row that changed may also have moved from training to validation, so both are compared
-    together.
-    """
-    folders = [entry_folder("encoded", name) for name in (stored.get("stores") or {}).values()]
-    if not folders or not all(is_sound(folder) for folder in folders):
-        return "The cache no longer has the rows it was begun with, so they cannot be compared."
-    old = _rows_by_digest(Store(folder) for folder in folders)
-    new = _rows_by_digest((job.train, job.validation))
-    added = sorted(new[digest] for digest in new.keys() - old.keys())
-    gone = sorted(old[digest] for digest in old.keys() - new.keys())
-    if not added and not gone:
-        return (
-            "No row of the data differs: the rows are encoded otherwise than then, or split "
-            "otherwise (another tokenizer, template, or code of the task)."
-        )
-    shown = [
-        f"{len(rows):,} {how}: row {', '.join(map(str, rows[:3]))}{' …' if len(rows) > 3 else ''}"
-        for how, rows in (("new or changed", added), ("gone or changed", gone))
-        if rows
-    ]
-    return f"Rows that differ: {'; '.join(shown)}."
-
-
-def _rows_by_digest(stores: Iterable[Store]) -> dict[int, int]:
-    """The hash of the encoded columns of each row, with its number in the data."""
-    digests: dict[int, Any] = {}
-    for store in stores:
-        for place in np.flatnonzero(np.asarray(store.copy) == 0):
-            digest = digests.setdefault(int(store.source_row[place]), xxhash.xxh3_64())
-            for value in store.row(int(place)).values():
-                digest.update(f"{value.shape}".encode() + value.tobytes())
-    return {digest.intdigest(): row for row, digest in digests.items()}

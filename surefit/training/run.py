@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,11 @@ from surefit.config import RunConfig
 from surefit.core.locks import lock_run
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
-from surefit.memory.predict_peak import Fit
 from surefit.memory.process_memory import MemoryGuard
 from surefit.models.pretrained import OVER_THIS_MACHINE
 from surefit.pipeline.evaluation import EvaluationSettings
 from surefit.pipeline.open_pipeline import Parallel
-from surefit.pipeline.pipeline import Job
+from surefit.pipeline.own_step import OwnStep
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.make_plan import make_plan
 from surefit.plan.plan import Plan
@@ -32,17 +31,15 @@ from surefit.processes import (
     num_processes,
     together,
 )
-from surefit.progress import Progress, silent
 from surefit.request import Request
 from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
-from surefit.run.events import Event, Observer, cut_events, event_writer, read_events
+from surefit.run.events import cut_events
 from surefit.run.run_folder import Run, choose_folder
 from surefit.speed.compiling import compile_layers
 from surefit.speed.numerics import deterministic_algorithms
+from surefit.targets.own_outputs import needs_loss_fn
 from surefit.targets.task_spec import better_of
-from surefit.targets.tree_baseline import judge_by_trees
-from surefit.tasks.custom import needs_loss_fn
 from surefit.training.begin_run import (
     begin_run,
     check_common_folder,
@@ -56,44 +53,64 @@ from surefit.training.engine import (
     shard,
     with_shards,
 )
-from surefit.training.failures import StepInWork, Watch, bundled
-from surefit.training.guards import LossWatch, check_trained, warning_event, watch_first_steps
+from surefit.training.failures import bundle_failure
+from surefit.training.guards import (
+    finish_saving,
+    keep_good_model,
+    report_stops,
+    stop_at_memory_limit,
+    stop_on_signal,
+)
 from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
 from surefit.training.measured_step import measure_step, needs_measuring
+from surefit.training.observers import judge_best_step, write_events
+from surefit.training.own_steps import factors_by_part
+from surefit.training.reference import check_reference, with_reference
 from surefit.training.rehearse import rehearse
 from surefit.training.saving import (
     Saver,
     find_checkpoint,
-    let_extended_go_on,
+    resume_extended,
     save_model_of_step,
 )
 from surefit.training.schedule import lr_by_step, make_feed
-from surefit.training.stops import (
-    keeping_good_model,
-    report_stops,
-    stop_at_limit,
-    stop_on_signal,
-)
+from surefit.training.work import SILENT, Guard, Listeners, Watch, Work, guarded
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
+    from surefit.training.folds import FoldRuns
+
+GUARDS: tuple[Guard, ...] = (
+    write_events,  # observers, callbacks, trackers and the checks of what is learned
+    keep_good_model,  # the loss diverges: `model/` becomes that of the best step before
+    stop_on_signal,  # SIGINT, SIGTERM, SIGHUP: stop after the step
+    bundle_failure,  # another exception: its cause in plain words, and a bundle with the batch
+    finish_saving,  # the checkpoint that is being saved gets onto the disk
+    stop_at_memory_limit,  # memory runs out: save the last step, and stop
+)
+"""What surrounds the loop, the outermost first."""
 
 
-@dataclass(frozen=True)
-class Listeners:
-    """Who hears of the plan, of its fit, of progress, of every event and of what happened."""
+def train_request(
+    request: Request,
+    show: Callable[[str], AbstractContextManager[Listeners]],
+    resume: str | Path | None,
+    named: set[str],
+    trusted: Sequence[str],
+) -> Run | FoldRuns:
+    """Train a new run or resume one; where folds are asked for, a run for each of them.
 
-    observers: tuple[Observer, ...] = ()
-    progress: Progress = silent
-    on_plan: Callable[[Plan, Path], None] = lambda plan, folder: None
-    on_fit: Callable[[Fit], None] = lambda fit: None
-    notice: Callable[[str], None] = lambda text: None
-    """What happened to the run: a damaged checkpoint, a skipped step, split micro-batches."""
-    on_stop: Callable[[int], None] = lambda number: None
-    """The first signal to stop, by its number; called in its handler."""
+    `named` has the config keys that the user has set, with which a resumed run must agree.
+    """
+    # Both train through `run_plan` of this module, which they import.
+    from surefit.training.folds import is_folds, train_folds, wants_folds
+    from surefit.training.resume import resume_run
 
-
-SILENT = Listeners()
+    if wants_folds(request) if resume is None else is_folds(resume):
+        return train_folds(request, show, resume, named, trusted)
+    with show("") as listeners:
+        if resume is None:
+            return start_run(request, listeners)
+        return resume_run(resume, request, named, listeners, trusted)
 
 
 def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
@@ -120,7 +137,7 @@ def start_run(request: Request, listeners: Listeners = SILENT) -> Run:
 
 
 def _agree_on_folder(config: RunConfig) -> Path:
-    """The folder of a new run, as process 0 chooses it; one that all can write to if they must."""
+    """Return the folder that process 0 chooses for a new run; all can write to it if they must."""
     with together("choosing the run's folder"):
         if config.scan is not None:
             raise UsageError(
@@ -136,78 +153,92 @@ def _agree_on_folder(config: RunConfig) -> Path:
 def run_plan(plan: Plan, run: Run, listeners: Listeners = SILENT) -> Run:
     """Train what was planned into the run's folder, from its latest checkpoint if it has one."""
     assert plan.fit is not None
-    guard = MemoryGuard(plan.fit.limit, workers=plan.config.workers)
+    memory = MemoryGuard(plan.fit.limit, workers=plan.config.workers)
     with (
-        distributed_run(str(run.path)),
+        distributed_run(str(run.path)),  # a failure ends all processes, and one reports it
         use_cache(plan.config.cache),
         deterministic_algorithms(plan.config.deterministic),
-        guard.enforced(),
-        report_stops(run, guard),
+        memory.enforced(),  # an allocation beyond the limit fails
+        report_stops(run, memory),  # what ends the run before or after its steps
     ):
-        return _train(plan, run, listeners, guard)
+        work = _begin_work(plan, run, listeners, memory)
+        with guarded(GUARDS, work):
+            _train_steps(work)
+        return _finish(work)
 
 
-def _train(plan: Plan, run: Run, listeners: Listeners, guard: MemoryGuard) -> Run:
+def _begin_work(plan: Plan, run: Run, listeners: Listeners, memory: MemoryGuard) -> Work:
+    """Open the model as the latest checkpoint left it; try what comes later once, if all is new."""
+    size = plan.config.micro_batch_rows
+    plan = with_reference(plan, run.path, size, listeners.progress)
     assert plan.job is not None
-    config, watch, pipeline = plan.config, Watch(), plan.job.pipeline
+    watch, pipeline = Watch(), plan.job.pipeline
     pipeline = replace(pipeline, call=replace(pipeline.call, on_batch=watch.note))
-    job = replace(plan.job, pipeline=pipeline)
-    plan = replace(plan, job=job)
+    plan = replace(plan, job=replace(plan.job, pipeline=pipeline))
     chosen = find_checkpoint(run, listeners.notice)
     engine, state = open_engine(plan, run, chosen)
-    let_extended_go_on(state, run, config.early_stopping.patience)
-    work = StepInWork(run, engine, state, watch)
+    resume_extended(state, run, plan.config.early_stopping.patience)
     if is_main():
         cut_events(run.events_path, state.step)
-        prune_checkpoints(run.checkpoints, config.keep, state.best_step)  # a kill may prevent it
-    save_step = partial(save_model_of_step, plan, run, engine.skeleton)
-    with _observers(engine, run, plan, listeners.observers) as observers:
-        emit = _make_emit(plan, work, observers)
-        _try_first(plan, work, listeners, guard, fresh=chosen.path is None)
-        pace = _pace(plan, run)
-        evaluate = None
-        if len(job.validation):
-            settings, group = EvaluationSettings.of(config), engine.group
-            evaluate = partial(
-                pipeline.evaluate, job.validation, settings, group, listeners.progress
-            )
-        if config.eval_at_start and state.step == 0 and evaluate is not None:
-            note_evaluation(evaluate(), 0, 0, pace, State(), emit)
-        saver = Saver(run.checkpoints, config.keep, engine, pipeline)
-        with (
-            keeping_good_model(work, partial(save_step, alone=True)),
-            stop_on_signal(listeners.on_stop) as asked,
-            bundled(work, plan),
-            saver,
-            stop_at_limit(guard, work, saver.save_at_once, lambda: asked.value),
-        ):
-            hooks = Hooks(
-                evaluate,
-                saver.save,
-                emit,
-                lambda: asked.value or guard.is_near,
-                watch.note_rows,
-                listeners.notice,
-            )
-            feed = make_feed(job, engine, config.workers, asked.ask, listeners.notice)
-            train_rows(engine, job, feed, pace, hooks, state, listeners.progress)
-            _judge(plan, run, state, emit)
-    save_step(state.best_step if state.best_step != state.step else None)
+        prune_checkpoints(run.checkpoints, plan.config.keep, state.best_step)  # after a kill
+    saver = Saver(run.checkpoints, plan.config.keep, engine, pipeline)
+    work = Work(plan, run, listeners, memory, engine, state, saver, watch)
+    if needs_measuring(plan):
+        memory.free()  # what planning has left: the measured step needs its memory
+        with bundle_failure(work):
+            listeners.on_fit(measure_step(plan, engine, fresh=chosen.path is None))
+    if chosen.path is None:
+        check_reference(plan, size)
+        for accepted in rehearse(plan, engine):
+            listeners.notice(accepted.message)
+    memory.free()  # and what the measured step and the rehearsal have
+    watch.forget()
+    return work
+
+
+def _train_steps(work: Work) -> None:
+    """Run the loop to its end, with what it calls."""
+    job, config, engine, state = work.job, work.plan.config, work.engine, work.state
+    evaluate, pace, emit = None, _pace(work), work.watch.emit
+    if len(job.validation):
+        settings, progress = EvaluationSettings.of(config), work.listeners.progress
+        evaluate = partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
+    if config.eval_at_start and state.step == 0 and evaluate is not None:
+        note_evaluation(evaluate(), 0, 0, pace, State(), emit)
+    hooks = Hooks(
+        evaluate,
+        work.saver.save,
+        emit,
+        lambda: work.stop.value or work.memory.is_near,
+        work.watch.note_rows,
+        work.listeners.notice,
+    )
+    feed = make_feed(job, engine, config.workers, work.listeners.notice)
+    train_rows(engine, job, feed, pace, hooks, state, work.listeners.progress)
+    judge_best_step(work)
+
+
+def _finish(work: Work) -> Run:
+    """Save the model of the best step with its report; return the run."""
+    plan, run, state, engine = work.plan, work.run, work.state, work.engine
+    assert plan.task is not None
+    best = state.best_step if state.best_step != state.step else None
+    save_model_of_step(plan, run, engine.skeleton, best)
     engine.accelerator.wait_for_everyone()
-    for tracker in engine.accelerator.trackers:
-        tracker.finish()  # and not end_training: further runs of this process use its group
     return Run(
         run.path,
         plan.task,
-        None if engine.is_sharded else pipeline.module,  # a shard alone computes nothing
+        None if engine.is_sharded else work.job.pipeline.module,  # a shard computes nothing
         plan.objects.collate_fn,
-        local=with_absolute_paths(config),
+        local=with_absolute_paths(plan.config),
         loss_fn=plan.objects.loss_fn if needs_loss_fn(plan.task) else None,
+        predict_fn=plan.objects.predict_fn,
+        training_step=plan.objects.training_step,
     )
 
 
 def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
-    """Model and optimizer, sharded over processes if so planned, as the checkpoint left them."""
+    """Open model and optimizer, sharded if so planned, as the checkpoint left them."""
     assert plan.job is not None
     assert plan.model is not None
     config, module = plan.config, plan.job.pipeline.module
@@ -233,81 +264,10 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
     return engine, state
 
 
-def _make_emit(plan: Plan, work: StepInWork, observers: Sequence[Observer]) -> Observer:
-    """What the loop emits events to: the observers, then the checks of what is learned.
-
-    Every process checks that what is to be trained takes gradients, and where the run is new, that
-    the first steps move it; and that the loss neither blows up nor stays.
-    """
-    assert plan.job is not None
-    assert plan.model is not None
-    module, adaptation = plan.job.pipeline.module, plan.model.adaptation
-    checks: list[Observer] = []
-
-    def emit(event: Event) -> None:
-        work.watch.pass_on(event, observers)
-        for check in checks:
-            check(event)
-
-    if adaptation is not None:
-        check_trained(module, adaptation.trained)
-    if work.state.step == 0:
-        meant = adaptation.trained - adaptation.not_in_every_batch if adaptation is not None else ()
-        checks.append(watch_first_steps(module, work.engine.plain_optimizer, meant, emit))
-    losses = LossWatch(emit, plan.job.num_steps, _prior_loss(plan.job))
-    for event in read_events(work.run.events_path):
-        losses.remember(event)
-    checks.append(losses.observe)
-    return emit
-
-
-def _try_first(
-    plan: Plan, work: StepInWork, listeners: Listeners, guard: MemoryGuard, *, fresh: bool
-) -> None:
-    """Measure a step where that may tell more than the plan; rehearse a run that begins."""
-    if needs_measuring(plan):
-        guard.free()  # what planning has left: the measured step needs its memory
-        with bundled(work, plan):
-            listeners.on_fit(measure_step(plan, work.engine, fresh=fresh))
-    if fresh:
-        for accepted in rehearse(plan, work.engine):
-            listeners.notice(accepted.message)
-    guard.free()  # and what the measured step and the rehearsal have
-    work.watch.batch, work.watch.is_training = None, True
-
-
-def _judge(plan: Plan, run: Run, state: State, emit: Observer) -> None:
-    """Compare the best step of a run that has come to its end with the trees of its plan."""
-    assert plan.job is not None
-    job, history = plan.job, run.history
-    evals = [event for event in history if event["event"] == "eval"]
-    best = next((e for e in evals if e["step"] == state.best_step), None)
-    if best is None or not is_main() or plan.objects.loss_fn is not None:
-        return
-    if state.step < job.batches.steps_per_epoch:
-        return  # fewer steps than one epoch say nothing about the network
-    found = judge_by_trees(best["metrics"], run.plan.get("baselines", {}), len(job.validation))
-    if found is None:
-        return
-    event = warning_event(found, state.step, evals[-1]["epoch"])
-    if event not in history:  # written before the process was killed
-        emit(event)
-
-
-def _prior_loss(job: Job) -> float | None:
-    """The training loss of a predictor that ignores the inputs; None where there is none."""
-    measure = job.pipeline.task.figures.baselines
-    if measure is None:
-        return None
-    known = measure(job.train, job.train, job.pipeline.encoder).values()
-    return next((figures["loss"] for figures in known if "loss" in figures), None)
-
-
-def _pace(plan: Plan, run: Run) -> Pace:
-    assert plan.task is not None
-    assert plan.job is not None
-    config, job = plan.config, plan.job
-    best = config.early_stopping.metric or plan.task.figures.best
+def _pace(work: Work) -> Pace:
+    config, job, task = work.plan.config, work.job, work.job.pipeline.task
+    best = config.early_stopping.metric or task.figures.best
+    spans = from_main(lambda: work.run.spans(job.num_steps))
     return Pace(
         job.num_steps,
         config.eval_every,
@@ -315,9 +275,13 @@ def _pace(plan: Plan, run: Run) -> Pace:
         best,
         config.early_stopping.patience,
         config.clip,
-        lr_by_step(from_main(lambda: run.spans(job.num_steps)), config.warmup, config.schedule),
+        lr_by_step(spans, config.warmup, config.schedule),
         config.on_nonfinite == "skip",
-        better_of(job.pipeline.task, best),
+        factors_by_part(job, spans),
+        best == "loss"
+        and isinstance(job.pipeline.loss, OwnStep)
+        and not job.pipeline.loss.has_judge,
+        better_of(task, best),
     )
 
 
@@ -330,7 +294,7 @@ def refuse_errors(plan: Plan) -> None:
 
 def refuse_weightless(plan: Plan) -> None:
     """Refuse to train a model that was planned from its config alone."""
-    if plan.model is None or not plan.model.source.weightless or plan.model.source.late:
+    if plan.model is None or plan.model.source.loads != "config":
         return
     name, found = plan.model.source.name, {each.code: each for each in plan.findings}
     if OVER_THIS_MACHINE.code in found:
@@ -340,32 +304,3 @@ def refuse_weightless(plan: Plan) -> None:
         f"{name} holds no weights, so there is nothing to train.",
         "Put the weights into the folder, or start from fresh ones with --from-scratch.",
     )
-
-
-@contextmanager
-def _observers(
-    engine: Engine, run: Run, plan: Plan, shown: Sequence[Observer]
-) -> Iterator[Sequence[Observer]]:
-    """What hears every event, on the main process: the file, the display, callbacks, trackers."""
-    if not is_main():
-        yield ()
-        return
-    with event_writer(run.events_path) as write:
-        trackers = []
-        if plan.config.trackers:
-            engine.accelerator.init_trackers("surefit")
-            trackers = [partial(_track, engine.accelerator)]
-        yield (write, *shown, *plan.objects.callbacks, *trackers)
-
-
-def _track(accelerator: Accelerator, event: Event) -> None:
-    if event["event"] == "warning":
-        return
-    values = event["metrics"] if event["event"] == "eval" else event
-    prefix = "eval/" if event["event"] == "eval" else "train/"
-    numbers = {
-        prefix + name: value
-        for name, value in values.items()
-        if isinstance(value, int | float) and name != "step"
-    }
-    accelerator.log(numbers, step=event["step"])

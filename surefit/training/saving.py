@@ -51,11 +51,11 @@ class Saver:
     def __init__(self, folder: Path, keep: int, engine: Engine, pipeline: Pipeline) -> None:
         self._folder, self._keep, self._engine, self._pipeline = folder, keep, engine, pipeline
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="surefit-save")
-        self._pool.submit(int)  # starts the thread, which has no room to start near a memory limit
         self._waiting: Future[None] | None = None
         self._at_once = False
 
     def __enter__(self) -> Saver:
+        self._pool.submit(int)  # starts the thread, which has no room to start near a memory limit
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,7 @@ def save_model_of_step(
     All processes call it and process 0 writes; `alone` means that it is the only one to call it.
     A skeleton is that of a sharded model.
     """
-    from surefit.report.examples import make_mask_examples
+    from surefit.report.examples import make_predicted_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
@@ -128,7 +128,7 @@ def save_model_of_step(
         return
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, plan.job.pipeline.encoder, plan.model.source, run.model_path, remember)
-    examples = make_mask_examples(plan.job)
+    examples = make_predicted_examples(plan.job)
     if examples:
         files.write_json(run.path / EXAMPLES, examples)
     write_report(run)
@@ -137,7 +137,7 @@ def save_model_of_step(
 def _model_of_step(
     module: nn.Module, run: Run, skeleton: Skeleton | None, step: int | None, alone: bool
 ) -> nn.Module:
-    """The whole module with the weights of a step; None for those in memory."""
+    """Return the whole module with the weights of a step; None for those in memory."""
     path = None if step is None else checkpoint_path(run.checkpoints, step)
     if skeleton is not None and alone:
         assert path is not None
@@ -154,13 +154,13 @@ def _model_of_step(
 
 
 def gather_model(skeleton: Skeleton, module: nn.Module, run: Run) -> nn.Module:
-    """The whole of a sharded module, with the values on process 0 only; all processes call it."""
+    """Gather a sharded module, with the values on process 0 only; all processes call it."""
     trim_heap()  # of what the steps have freed
     return skeleton.gather(module, run.path)
 
 
 def find_checkpoint(run: Run, notice: Callable[[str], None]) -> Chosen:
-    """The checkpoint to resume from; what is damaged is renamed.
+    """Return the checkpoint to resume from; what is damaged is renamed.
 
     The first process chooses for all, and reads each file once.
     """
@@ -176,8 +176,8 @@ def find_checkpoint(run: Run, notice: Callable[[str], None]) -> Chosen:
     return for_all
 
 
-def let_extended_go_on(state: State, run: Run, patience: int | None) -> None:
-    """Let a run that had stopped early go on, if it was extended or given more patience."""
+def resume_extended(state: State, run: Run, patience: int | None) -> None:
+    """Let a run that had stopped early train further, if it was extended or has more patience."""
     extended = from_main(lambda: run.spans(0)[-1][0])
     if extended and state.step == extended:
         state.stale_evaluations, state.stopped_early = 0, False

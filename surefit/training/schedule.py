@@ -27,7 +27,7 @@ SHAPES: dict[str, Callable[[float], float]] = {
 
 
 def lr_factor(step: int, num_steps: int, warmup: float, shape: str) -> float:
-    """What the peak learning rate is multiplied by at `step` (from 1); never 0.
+    """Return what the peak learning rate is multiplied by at `step` (from 1); never 0.
 
     >>> [round(lr_factor(step, 4, 0.25, "linear"), 2) for step in (1, 2, 3, 4)]
     [1.0, 1.0, 0.67, 0.33]
@@ -41,7 +41,7 @@ def lr_factor(step: int, num_steps: int, warmup: float, shape: str) -> float:
 def lr_by_step(
     spans: Sequence[tuple[int, int]], warmup: float, shape: str
 ) -> Callable[[int], float]:
-    """The factor of each step of a run that may have been extended.
+    """Return the factor of each step of a run that may have been extended.
 
     `spans` are pairs: after which step a total number of steps applies. The schedule of a total is
     computed as if the whole run had it.
@@ -59,7 +59,7 @@ def lr_by_step(
 
 
 def places(batches: Batches, after: int, num_steps: int) -> Iterator[Place]:
-    """The steps after step number `after`; resuming starts here, nothing is replayed."""
+    """Yield the steps after step number `after`; resuming starts here, nothing is replayed."""
     in_epoch = batches.steps_per_epoch
     for before in range(after, num_steps):
         epoch, index = divmod(before, in_epoch)
@@ -67,7 +67,7 @@ def places(batches: Batches, after: int, num_steps: int) -> Iterator[Place]:
 
 
 def split_share(share: Share, splits: int) -> Share:
-    """The share with each micro-batch in so many parts; a part has at least one row."""
+    """Return the share with each micro-batch in so many parts; a part has at least one row."""
     if splits == 1:
         return share
     parts = (np.array_split(rows, min(splits, len(rows))) for rows in share.micro_batches)
@@ -77,7 +77,7 @@ def split_share(share: Share, splits: int) -> Share:
 def load_steps(
     engine: Engine, batches: Batches, feed: Feed, num_steps: int, state: State
 ) -> Iterator[StepBatches]:
-    """The steps to come after a state, with this process's batches made ahead of their turn."""
+    """Yield steps to come after a state, with this process's batches made ahead of their turn."""
     process, splits = engine.accelerator.process_index, state.splits
     steps, ahead = tee(
         (place, split_share(batches.share(place.epoch, place.index, process), splits))
@@ -92,10 +92,9 @@ def make_feed(
     job: Job,
     engine: Engine,
     workers: int = 0,
-    on_signal: Callable[[], None] = lambda: None,
     notice: Callable[[str], None] = lambda text: None,
 ) -> Feed:
-    """How batches are made ahead of their turn: by a thread, or by worker processes on the CPU."""
+    """Return what makes batches ahead of their turn: a thread, or worker processes on the CPU."""
     import torch
 
     device = engine.accelerator.device
@@ -107,7 +106,8 @@ def make_feed(
         return job.batch(rows, epoch, "cpu" if workers else device)
 
     if workers:
-        return lambda wanted: from_workers(wanted, load, workers, device, on_signal, notice)
-    if job.pipeline.live is not None:  # a thread would share the random state of the step
+        return lambda wanted: from_workers(wanted, load, workers, device, notice)
+    draws = job.pipeline.live is not None or job.pipeline.collate_fn is not None
+    if draws:  # a thread would share the random state of the step
         return lambda wanted: map(load, wanted)
     return lambda wanted: prefetch(wanted, load)

@@ -40,7 +40,7 @@ class CodeRecord:
 def records_folder() -> Path:
     """Return where records are kept."""
     named = os.environ.get("XDG_STATE_HOME")
-    state = Path(named) if named else Path.home() / ".local" / "state"
+    state = Path(named) if named else files.home_folder() / ".local" / "state"
     return state / "surefit" / "runs"
 
 

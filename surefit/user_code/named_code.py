@@ -20,13 +20,13 @@ from surefit.core.foreign import read_json
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note
 
-CODE_KEYS = ("model", "task", "generate.scorer", "augment.function")
+CODE_KEYS = ("model", "task", "loss.function", "generate.scorer", "augment.function")
 """The config keys that may name code, besides metrics."""
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_code_name(name: str) -> bool:
-    """Whether a name is `module:object`, not `tiny:ARCH` or a path.
+    """Return whether a name is `module:object`, not `tiny:ARCH` or a path.
 
     >>> is_code_name("net:make"), is_code_name("tiny:llama"), is_code_name("sft")
     (True, False, False)
@@ -36,14 +36,14 @@ def is_code_name(name: str) -> bool:
 
 
 def code_names(config: RunConfig) -> dict[str, str]:
-    """The code that a config names, by key."""
+    """Return the code that a config names, by key."""
     values = {key: attrgetter(key)(config) for key in CODE_KEYS}
     values |= {f"metrics.{name}": each.function for name, each in config.metrics.items()}
     return {key: name for key, name in values.items() if name and is_code_name(name)}
 
 
 def report_code(key: str, name: str) -> list[Finding]:
-    """The file of the code that was imported for a config key; nothing for another name."""
+    """Return the file of the code that was imported for a config key; nothing for another name."""
     if not is_code_name(name):
         return []
     file = getattr(sys.modules.get(split_name(name)[0]), "__file__", None)
@@ -63,7 +63,7 @@ class NamedCode:
         return import_object(name, self.folders())
 
     def folders(self) -> list[Path]:
-        """Where a module is searched before the Python path."""
+        """Return where a module is searched before the Python path."""
         return [*([self.beside.resolve()] if self.beside else []), Path.cwd()]
 
     def allows_remote(self, place: str, asked: bool) -> bool:
@@ -72,13 +72,13 @@ class NamedCode:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The module and the object of `module:object`."""
+    """Return the module and the object of `module:object`."""
     module, _, named = name.partition(":")
     return module, named
 
 
 def locate(module_name: str, folders: Sequence[Path | str]) -> Path | None:
-    """The file that would be imported, found without running any code."""
+    """Return the file that would be imported, found without running any code."""
     relative = Path(*module_name.split("."))
     for folder in folders:
         package = Path(folder) / relative / "__init__.py"
@@ -120,7 +120,7 @@ def import_object(name: str, folders: Sequence[Path]) -> Any:
 
 
 def import_failed(module_name: str, error: BaseException) -> UsageError:
-    """The error of a module whose import raised one."""
+    """Return the error of a module whose import raised one."""
     return UsageError(
         f"{module_name} could not be imported: {describe_error(error)}",
         "Repair the file; `python -c 'import …'` shows where it fails.",
@@ -128,7 +128,7 @@ def import_failed(module_name: str, error: BaseException) -> UsageError:
 
 
 def object_of(module: Any, name: str) -> Any:
-    """The object that `module:object` names, in the imported module."""
+    """Return the object that `module:object` names, in the imported module."""
     _, object_name = split_name(name)
     if not hasattr(module, object_name):
         has = [n for n, v in vars(module).items() if n[0] != "_" and not isinstance(v, ModuleType)]
@@ -142,7 +142,7 @@ def object_of(module: Any, name: str) -> Any:
 
 
 def source_file(named: Any) -> str | None:
-    """The file of a function or class; None for what has no Python source, such as os.system."""
+    """Return file of a function or class; None for what has no Python source, such as os.system."""
     try:
         return inspect.getsourcefile(inspect.unwrap(named))
     except (TypeError, ValueError):

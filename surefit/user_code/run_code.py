@@ -91,7 +91,7 @@ class RunCode:
 
 
 def code_of_folder(gate: CodeGate, folder: Path, run_id: Any) -> RunCode:
-    """The gate of the code that a model folder names, in a command with another gate.
+    """Return the gate of the code that a model folder names, in a command with another gate.
 
     The code of a run that is resumed was allowed when the run began, and is in its record.
     """

@@ -171,7 +171,7 @@ def test_what_is_not_taken_over_is_reported_and_what_is_named_is_used(tmp_path: 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("do_sample", "without sampling"),
+        ("do_sample", "cannot take over"),
         ("temprature", "Name some of"),
         ("no_repeat_ngram_size", "does not set"),
     ],

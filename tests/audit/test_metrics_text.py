@@ -15,6 +15,7 @@ import sacrebleu
 from rouge_score import rouge_scorer
 
 import surefit
+from surefit.targets.generation import Sample
 from surefit.targets.metrics.text_scores import (
     answer_tokens,
     corpus_scores,
@@ -22,7 +23,6 @@ from surefit.targets.metrics.text_scores import (
     rouge_l,
     token_f1,
 )
-from surefit.targets.task_spec import Sample
 from surefit.targets.tokens import answer_scores as scores
 
 WORDS = [

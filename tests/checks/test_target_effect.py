@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, one_hot, pad
 
 import surefit
 from chats import latin_tokenizer
-from surefit.checks.probes.targets import OtherTargets, check_targets
+from surefit.checks.probes.targets import TargetPasses, check_targets
 from surefit.models.call import Call, TargetUse
 from surefit.pipeline.evaluation import EvaluationSettings
 
@@ -40,9 +40,10 @@ def found(module: nn.Module, labels: Any, other: Any, **more: Any) -> list[str]:
         {"x": "x", "labels": "labels"}, targets=TargetUse(required=more.pop("needs", False))
     )
     batch = {"x": X, "labels": labels}
-    case = OtherTargets(batch, {**batch, "labels": other}, {"labels": "labels"}, **more)
+    other = {**batch, "labels": other}
+    passes = TargetPasses(module, call, batch, other, {"labels": "labels"}, **more)
     with torch.no_grad():
-        return [each.code for each in check_targets(module, call, case)]
+        return [each.code for each in check_targets(passes)]
 
 
 LEAKS = {

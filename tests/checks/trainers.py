@@ -30,7 +30,7 @@ from transformers import (
 
 import surefit
 from builders import WORDS
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 
 SIZES = {
     "hidden_size": 16,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders import echo_rows, feature_rows, save_ragged, sentiment_rows, write_jsonl, write_module
+from builders import echo_rows, feature_rows, save_ragged, write_jsonl, write_module
 from surefit.cli import run
 
 SFT = ["--data", "sft.jsonl", "--model", "tiny:llama"]
@@ -166,18 +165,6 @@ def test_output_that_holds_a_run_and_contradictions_of_it_are_refused(
     assert _content(finished) == before
 
 
-def test_resuming_on_other_data_says_so(
-    finished: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_ragged(folder / "features.npz", feature_rows(31))
-    shutil.rmtree(finished / "model")  # as if it had been stopped before the end
-    before = _content(finished)
-    assert run(["train", "--resume", "run"]) == 1
-    captured = capsys.readouterr()
-    assert "SF403  The rows of run are not those it was begun with." in captured.err
-    assert _content(finished) == before
-
-
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
     assert capsys.readouterr().out.startswith("Usage: surefit")
@@ -219,27 +206,6 @@ def test_a_fault_is_found_by_check_and_train_alike(
     assert f"{found['code']}  {found['message']}" in trained.err
     assert "Traceback" not in trained.err
     assert without_bytecode(folder) == before, "failed planning leaves no folder"
-
-
-def test_empty_rows_are_dropped_and_counted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows: list[Any] = sentiment_rows(30)
-    rows[4]["text"], rows[9]["text"] = "  ", None
-    rows[11]["label"], rows[20]["label"] = " ", None
-    write_jsonl(folder / "some.jsonl", rows)
-    assert run(["check", "--json", "--data", "some.jsonl", "--model", "tiny:bert"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    ledger = plan["ledger"]
-    assert ledger["dropped_rows"] == {"empty": 2, "no_label": 2}
-    assert (ledger["rows"], ledger["used_rows"]) == (30, 26)
-    (note,) = (found for found in plan["findings"] if found["code"] == "SF215")
-    assert note["severity"] == "warning"
-    assert note["message"] == (
-        "4 of 30 rows are dropped: 2 empty, 2 without a label. "
-        "For example, rows 4, 9 (empty), rows 11, 20 (without a label)."
-    )
-    assert note["where"]["row"] in (4, 9)
 
 
 @pytest.mark.parametrize("value", [[[1], [2, 3]], float("nan"), None, {"a": 1}])

@@ -13,7 +13,7 @@ import pytest
 
 from builders import WORDS, write_jsonl
 from surefit.cli import run as command
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 
 ARGUMENTS = shlex.split(
     "train --data train.jsonl --model qwen --epochs 10 --augmentation_factor 3 --lora_r 16 "
@@ -88,7 +88,7 @@ def test_the_command_as_written(rows: list[dict[str, str]], capsys: Any) -> None
     events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
     assert [event["event"] for event in events] == ["step"] * 6 + ["eval"]
     assert {"token_f1", "exact_match", "rouge_l"} <= set(events[-1]["metrics"])
-    assert {"prompt", "expected", "got"} == set(events[-1]["samples"][0])
+    assert {"prompt", "expected", "got"} <= set(events[-1]["samples"][0])
 
 
 def test_tokenised_rows_are_taken_as_they_are(

@@ -105,8 +105,8 @@ NOT_HERE = {
     "load_in_8bit": "Not available yet",
     "flash_attention": "the attention kernel is chosen by the plan",
     "devices": "Launch with --processes N, torchrun",
-    "beta": "Preference tuning is not available yet",
-    "temperature": "Not available yet; its name will be generate.temperature",
+    "ref_model": "is the model before training",
+    "neftune_noise_alpha": "Not available yet",
     "num_train_epochs": "a whole number",
     "strategy": "DeepSpeed divides the loss",
     "lora_target": "the default here",
@@ -176,8 +176,8 @@ def test_flags_yaml_and_python_are_answered_alike(
 
 
 def test_commands_and_options_nobody_knows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["chat", "run"]) == 2
-    assert "surefit chat is not available yet" in capsys.readouterr().err
+    assert run(["tune", "run"]) == 2
+    assert "surefit tune is not available yet" in capsys.readouterr().err
     assert run(["train", "--frobnicate", "1"]) == 2
     assert "No such option: --frobnicate" in capsys.readouterr().err
 

@@ -122,8 +122,9 @@ DATA_READERS = {
 }
 OWN_TEXTS = {
     "cli/selftest.py": "what the command that it started printed",
+    "core/patterns.py": "what the child that matches printed",
     "inputs/audio/audio_format.py": "settings as the key of a cache in memory",
-    "inputs/text/tokenizer.py": "the state of a tokenizer in memory",
+    "inputs/tokenizer.py": "the state of a tokenizer in memory",
     "plan/make_plan.py": "configs that processes of one run exchange",
     "targets/tokens.py": "texts that the encoder put into a column of numbers",
 }

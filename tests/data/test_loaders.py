@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import surefit
-from surefit.checks.input_values import check_file_names
 from surefit.data.cell_files import kind_named
 from surefit.data.table import Source, Table, take_rows
 from surefit.data.text_sketches import common_pairs
 from surefit.errors import FindingError, UsageError
-from surefit.memory.process_memory import tree_bytes
+from surefit.inputs.file_names import check_file_names
+from surefit.memory.process_memory import anonymous_bytes
 
 
 def _shards(folder: Path, count: int = 3, rows: int = 7) -> np.ndarray[Any, Any]:
@@ -115,7 +115,7 @@ def test_each_epoch_has_its_own_order_and_a_seek_goes_there(tmp_path: Path) -> N
 def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surefit.custom_loop.tree_bytes", lambda: 10**9)
+    monkeypatch.setattr("surefit.custom_loop.anonymous_bytes", lambda: 10**9)
     np.save(
         tmp_path / "big.npy",
         np.lib.format.open_memmap(tmp_path / "all.npy", "w+", np.float32, (64, 999, 400)),
@@ -134,7 +134,7 @@ def test_a_batch_that_cannot_fit_is_refused_with_the_size_that_would(
 def test_rows_that_exceed_the_memory_limit_are_shuffled_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surefit.custom_loop.tree_bytes", lambda: 0)
+    monkeypatch.setattr("surefit.custom_loop.anonymous_bytes", lambda: 0)
     values = _shards(tmp_path / "data", rows=400)
     for limit, block_rows in ((values.nbytes / 2e9, 256), (12, 1)):
         train, _ = surefit.loaders(tmp_path / "data", 2, max_memory_gb=limit, eval_share=0)
@@ -157,10 +157,10 @@ def test_reading_rows_holds_no_more_than_the_rows(tmp_path: Path) -> None:
     big.flush()
     data = surefit.open_data(tmp_path / "big.npy")
     data.read(range(100))
-    before = tree_bytes()
+    before = anonymous_bytes()
     for start in range(0, 4000, 100):
         data.read(range(start, start + 100))
-    assert tree_bytes() - before < 40e6  # the file is 160 MB
+    assert anonymous_bytes() - before < 40e6  # the file is 160 MB
 
 
 def _save_rows(folder: Path, form: str, rows: list[np.ndarray[Any, Any]]) -> Path:
@@ -184,9 +184,9 @@ def test_ragged_rows_are_not_held_when_they_are_joined(tmp_path: Path, form: str
     path = _save_rows(tmp_path / "all", form, rows)
     few = surefit.open_data(_save_rows(tmp_path / "few", form, rows[:3]))
     assert len(few) == 3  # and what is imported for it is there
-    before = tree_bytes()
+    before = anonymous_bytes()
     data = surefit.open_data(path)
-    assert tree_bytes() - before < 30e6
+    assert anonymous_bytes() - before < 30e6
     assert [len(data[place]["inputs_embeds"]) for place in (0, 7, 199)] == [100, 107, 299]
     assert float(data[7]["inputs_embeds"].mean()) == 107
 

@@ -23,37 +23,6 @@ def table(**row: Any) -> Table:
 
 ARRAY = np.zeros((2, 3), np.float32)
 
-CHOICES: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
-    "capital letters": (
-        {"Instruction": "a", "Output": "b"},
-        "sft",
-        {"prompt": "Instruction", "answer": "Output"},
-    ),
-    "tokenized rows": (
-        {"input_ids": [1], "labels": [1]},
-        "sft",
-        {"input_ids": "input_ids", "labels": "labels"},
-    ),
-    "tokenized rows without labels": ({"input_ids": [1]}, "sft", {"input_ids": "input_ids"}),
-    "features and label": (
-        {"X": ARRAY, "y": 1},
-        "feature-classification",
-        {"features": "X", "label": "y"},
-    ),
-    "features with a mask": (
-        {"features": ARRAY, "label": 1, "mask": [1, 1]},
-        "feature-classification",
-        {"features": "features", "label": "label", "mask": "mask"},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CHOICES)
-def test_task_and_roles_are_worked_out(name: str) -> None:
-    row, task, roles = CHOICES[name]
-    chosen, found = choose_task(table(**row), None, {})
-    assert (chosen.name, found) == (task, roles)
-
 
 def test_chosen_columns_come_first() -> None:
     data = table(text="a", other="b", label=1, stars=2)

@@ -195,6 +195,7 @@ CASES = [
     for_bert(
         "SF138 column of training and test rows",
         classed(split=lambda n: ("train", "test")[n % 3 == 0]),
+        "--set split.folds=3",
     ),
     for_mlp(
         "SF138 table with training and test rows",
@@ -204,6 +205,7 @@ CASES = [
                 f"{n * 7 % 31},{('train', 'dev')[n % 4 == 0]},{'ab'[n % 2]}\n" for n in range(60)
             )
         },
+        "--set split.folds=3",
     ),
     Case(
         "SF141 files of texts and of tokens",
@@ -242,13 +244,10 @@ CASES = [
 ]
 
 HEALTHY = [
-    *(
-        Case(
-            f"not SF130: better answers of pairs: {name}",
-            data,
-            options=f"--task sft --set columns.answer={column}",
-        )
-        for name, (column, data) in PAIRS.items()
+    Case(
+        "not SF130: better answers of pairs: texts without prompts",
+        PAIRS["texts without prompts"][1],
+        options="--task sft --set columns.answer=chosen",
     ),
     Case(
         "good answers of judged ones",

@@ -14,9 +14,11 @@ from faults import (
     labels,
     learning,
     masks,
+    meaning,
     meant_columns,
     misread,
     models,
+    preferences,
     scale,
     sequences,
     settings,
@@ -37,6 +39,7 @@ FAULTS: dict[str, list[Case]] = {
     "numbers": labels.NUMBERS,
     "dialogues": dialogues.CASES + unrendered.CASES,
     "columns": columns.CASES + meant_columns.CASES,
+    "preferences": preferences.CASES,
     "features": sequences.FEATURES,
     "pictures": sequences.PICTURES,
     "masks": masks.CASES,
@@ -55,6 +58,7 @@ FAULTS: dict[str, list[Case]] = {
     "encodings": scale.ENCODINGS,
     "constants": scale.CONSTANTS,
     "tables": tables.CASES,
+    "meaning": meaning.CASES,
 }
 USAGE = settings.CASES
 HEALTHY = [
@@ -66,8 +70,10 @@ HEALTHY = [
     *masks.HEALTHY,
     *scale.HEALTHY,
     *columns.HEALTHY,
+    *meaning.HEALTHY,
     *meant_columns.HEALTHY,
     *misread.HEALTHY,
+    *preferences.HEALTHY,
     *sounds.HEALTHY,
     *splits.HEALTHY,
     *step_labels.HEALTHY,

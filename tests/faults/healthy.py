@@ -141,6 +141,11 @@ CASES = [
         [{**r, "id": n, "meta": {"a": [n]}, "when": None} for n, r in enumerate(texts())],
     ),
     for_bert("class numbers", pairs(TEXTS, [n % 3 for n in range(30)])),
+    for_bert(
+        "not SF238: classes whose names say their order",
+        pairs(TEXTS, [("low", "medium", "high")[n % 3] for n in range(30)]),
+        "--task ordinal",
+    ),
     for_bert("class numbers from 100", pairs(TEXTS, [100 + n % 3 for n in range(30)])),
     for_bert("class numbers below zero", pairs(TEXTS, [n % 2 * 2 - 1 for n in range(30)])),
     for_bert("classes true and false", pairs(TEXTS, [n % 2 == 0 for n in range(30)])),

@@ -58,6 +58,12 @@ def priced(title: str, rows: Any, **more: Any) -> Case:
 
 
 LABELS = [
+    for_bert(
+        "SF238 classes whose order their names do not say",
+        labelled(lambda n: ("red", "green", "blue")[n % 3]),
+        f"--task ordinal {ALL}",
+        column="label",
+    ),
     for_bert("SF205 label never given", labelled(lambda n: None), "--task text-classification"),
     for_bert(
         "SF202 no label column",

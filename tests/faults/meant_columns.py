@@ -63,6 +63,11 @@ def messages(**more: Any) -> list[Row]:
     ]
 
 
+def chatted(form: str) -> list[Row]:
+    """Chats as one text each."""
+    return rows(lambda n, q, a: {"text": form.format(q=q, a=a)})
+
+
 TREE = [
     {
         "message_id": f"m{n}",
@@ -78,6 +83,14 @@ TREE = [
 """Messages as OpenAssistant's files have them."""
 
 CASES = [
+    *(
+        Case(f"SF148 texts of {name}", chatted(form), column="text")
+        for name, form in {
+            "ChatML": "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n{a}<|im_end|>\n",
+            "instructions": "Below is one.\n\n### Instruction:\n{q}\n\n### Response:\n{a}",
+            "transcripts": "\n\nHuman: {q}\n\nAssistant: {a}",
+        }.items()
+    ),
     Case("SF146 messages of a tree as rows", TREE, column="role"),
     Case(
         "SF146 messages of conversations as rows",
@@ -170,13 +183,15 @@ CASES = [
         ),
         column="conversations.image",
     ),
-    Case(
-        "SF202 summaries for a model without a decoder of its own",
-        [{"document": sentence(n), "summary": sentence(n + 60)} for n in range(30)],
-    ),
 ]
 
 HEALTHY = [
+    Case("not SF148: prose about chats", chatted("They ask {q}\nUser: is a word. {a}")),
+    Case(
+        "not SF148: rendered chats as messages",
+        chatted("<s>[INST] {q} [/INST] {a}</s>"),
+        options="--task sft --set columns.messages=text",
+    ),
     Case(
         "questions about a story, which is read, too",
         asked_of_a_story(answers=lambda n: [sentence(n), "yes"]),
@@ -231,17 +246,6 @@ HEALTHY = [
     for_bert(
         "one class as a list of 0 and 1",
         texts(label=lambda n: [float(n % 3 == k) for k in range(3)]),
-    ),
-    for_bert("tags of texts", texts(tags=lambda n: [["sql"], ["sql", "linux"], ["python"]][n % 3])),
-    *(
-        Case(f"text with {name}", texts(**{name: make}))
-        for name, make in {
-            "token_count": lambda n: 40 + 7 * n % 31,
-            "source": lambda n: "web",
-            "timestamp": lambda n: f"2024-03-{1 + n % 28:02d}T10:00:00Z",
-            "meta": lambda n: f'{{"page": {n}}}',
-            "title": lambda n: sentence(n)[:20],
-        }.items()
     ),
     Case("rows of two forms", rows(in_two_forms, 40), also=("SF140",)),
     Case(

@@ -111,6 +111,31 @@ CASES = [
         data="d",
     ),
     grouped("SF186 groups that no row has", [{**row, "patient": None} for row in prose(30)]),
+    for_bert(
+        "SF189 patients with one class each",
+        [
+            {**row, "patient": n // 6}
+            for n, row in enumerate(sorted(prose(60), key=lambda row: row["label"]))
+        ],
+        column="patient",
+    ),
+    for_mlp(
+        "SF190 demand that follows the day before",
+        {
+            "a.csv": csv(
+                [
+                    {
+                        "day": f"2024-{1 + n // 28:02d}-{1 + n % 28:02d}",
+                        "wind": n * 13 % 29,
+                        "label": n * 7 % 3 + n / 4,
+                    }
+                    for n in range(90)
+                ]
+            )
+        },
+        "--task regression",
+        column="day",
+    ),
     for_mlp(
         "SF188 groups written as numbers and as text",
         {
@@ -148,6 +173,32 @@ HEALTHY = [
         [{**row, "patient": n % 9} for n, row in enumerate(prose(60))],
         "--set split.by=patient",
         also=("(split.by)",),
+    ),
+    for_bert(
+        "not SF138: rows split by a column of parts",
+        [
+            {**row, "split": ("train", "train", "dev", "test")[n % 4]}
+            for n, row in enumerate(prose(60))
+        ],
+        also=("Column 'split' divides the rows",),
+    ),
+    for_bert(
+        "the latest rows in validation, after a gap",
+        [{**row, "day": f"2024-03-{1 + n % 28:02d}"} for n, row in enumerate(prose(60))],
+        "--set split.time=day --set split.gap=2d",
+        also=("(split.time), from 2024-03-",),
+    ),
+    for_mlp(
+        "not SF189: customers with rows of both classes",
+        {
+            "a.csv": csv(
+                [
+                    {"size": n * 13 % 29, "customer": n // 6, "kind": "ab"[n * 7 % 3 == 0]}
+                    for n in range(90)
+                ]
+            )
+        },
+        TO_KIND,
     ),
     for_vit("not SF170: test images alone", drawn("d/test"), data="d"),
     for_vit(

@@ -15,17 +15,13 @@ from torch import nn
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.errors import UsageError
-from surefit.inputs.augment.array_changes import (
-    LABELS,
-    SHARE,
-    ImageChanges,
-    SeriesChanges,
-    mix,
-)
+from surefit.inputs.augment.mixed_rows import LABELS, SHARE, mix
+from surefit.inputs.features.series_changes import SeriesChanges
+from surefit.inputs.image.image_changes import ImageChanges
 from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan
 from surefit.report.examples import make_examples
-from surefit.tasks.classification import CLASSES
+from surefit.targets.row_target import CLASSES
 
 EVERY = ["flip", "flip_vertical", "rotate", "crop", "shift", "brightness", "contrast", "saturation"]
 IMAGE = np.random.default_rng(0).random((3, 6, 8), np.float32)
@@ -232,7 +228,7 @@ def test_vectors_and_series_train_and_are_shown(tmp_path: Path) -> None:
     )
     page = run.report_path.read_text("utf-8")
     assert page.count("<polyline") == 4 * 4 * 3
-    assert "noise added" in page
+    assert "jitter" in page
     assert run.plan["augment"] == {"changes": changes, "function": None}
     plan = surefit.check(
         data=VECTORS,

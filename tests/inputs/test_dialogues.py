@@ -14,8 +14,9 @@ from surefit.errors import FindingError, UsageError
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.messages import Dialogue
 from surefit.inputs.chat.template_fitting import fit_template
-from surefit.inputs.chat.template_rendering import TEMPLATES, TemplateError, read_asked
-from surefit.inputs.text.tokenizer import load_tokenizer, train_tokenizer
+from surefit.inputs.chat.template_rendering import TemplateError
+from surefit.inputs.templates import TEMPLATES, read_asked
+from surefit.inputs.tokenizer import load_tokenizer, train_tokenizer
 
 THREE = said("Hi.", "Hello there!", "Capital of France?", "Paris.", "And\n\nof Spain?", "Madrid")
 ANSWERS = ["Hello there!", "Paris.", "Madrid"]
@@ -190,6 +191,8 @@ def test_an_answer_starts_where_its_prompt_ends(style: str) -> None:
             continue
         answers = [place for place, m in enumerate(messages) if m["role"] == "assistant"]
         assert len(turns) == len(answers)
+        if style == "template plain":  # which is joined without Jinja
+            assert text == template.render(messages, tools)
         for place, turn in zip(answers, turns, strict=True):
             prompt = template.render(messages[:place], tools, generation=True)
             if text.startswith(prompt) and style != "marked":

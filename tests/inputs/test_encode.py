@@ -30,8 +30,8 @@ from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
     RowFaultError,
-    SkipRowError,
     describe_counts,
+    drop_row,
     encoded,
 )
 from surefit.inputs.encoder import Encoder, load_encoder
@@ -60,7 +60,7 @@ ENCODER = Encoder("sft", {"input_ids": "input_ids", "labels": "labels"})
 def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Rows as they are; those whose ids are empty are dropped."""
     if len(row["input_ids"]) == 0:
-        raise SkipRowError("empty")
+        raise drop_row("empty")
     columns = {"input_ids": row["input_ids"], "labels": row["labels"]}
     return encoded(columns, truncated=2 * (len(row["input_ids"]) == 3), learns_eos=True)
 
@@ -408,7 +408,7 @@ def test_own_task_may_give_its_own_reason_or_have_no_target() -> None:
 
     def encode(row: Any, encoder: Any) -> Any:
         if row["text"].startswith("short"):
-            raise SkipRowError("shorter than a sentence")
+            raise drop_row("shorter than a sentence")
         ids = encoder.tokenizer(row["text"])["input_ids"]
         return {"input_ids": ids, "labels": float(row["label"])}
 

@@ -23,8 +23,9 @@ from surefit.data.row_parts import RowParts
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.image.image_files import decode, image_content
 from surefit.inputs.image.image_planes import AS_THEY_ARE, read_planes
-from surefit.inputs.image.image_reading import PixelSample
-from surefit.inputs.image.pixel_format import ImageHints, PixelFormat, from_processor
+from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
+from surefit.inputs.image.pixel_sample import PixelSample
+from surefit.inputs.model_hints import from_processor
 
 PICTURE = draw("disc", 3, 24, 20)
 GREY = PICTURE[:, :, 0]

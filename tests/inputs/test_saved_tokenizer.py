@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Settings
 from surefit.inputs.row_encoder import RowEncoder
-from surefit.inputs.text.tokenizer import load_again, read_words_as_text
+from surefit.inputs.tokenizer import load_again, read_words_as_text
 from surefit.tasks import TASKS
 
 MODEL_TYPES = [

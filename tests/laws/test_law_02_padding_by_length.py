@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 import surefit
 from builders import echo_rows
@@ -30,8 +31,10 @@ def test_mask_of_encoded_rows_ignores_the_pad_id() -> None:
     assert collate(rows, fields)["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
 
 
-def test_every_row_learns_its_eos_though_eos_pads() -> None:
-    plan = surefit.check(data=echo_rows(40), model="tiny:llama")
+@pytest.mark.parametrize("template", ["plain", "alpaca"])
+def test_every_row_learns_its_eos_though_eos_pads(template: str) -> None:
+    """`plain` is joined, the others are rendered."""
+    plan = surefit.check(data=echo_rows(40), model="tiny:llama", template=template)
     assert plan.job is not None
     assert plan.ledger is not None
     tokenizer = plan.job.pipeline.encoder.tokenizer

@@ -10,7 +10,7 @@ import pytest
 
 from builders import feature_rows, save_ragged
 from surefit.cli import run
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 from surefit.memory.limit import DEVICES
 
 LLAMA = {

@@ -19,7 +19,7 @@ from surefit.memory.trace_step import Sharing, Traced, trace_training
 from surefit.models.call import Call
 from surefit.training import measured_step
 
-SCRIPT = Path(__file__).resolve().parent / "count_sharded.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "bench/count_sharded.py"
 BLOCK, HEAD = 8 * 8 * 4, 10 * 8 * 4
 """Bytes of the weights of a block and of the head."""
 FULL = 2 * BLOCK + HEAD

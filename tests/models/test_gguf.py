@@ -25,8 +25,8 @@ from surefit.cli import run as command
 from surefit.data.cache import collect_damage, use_cache
 from surefit.data.cache_contents import list_entries
 from surefit.errors import UsageError
-from surefit.inputs.text import tokenizer as tokenizers
-from surefit.inputs.text.tokenizer import adds_bos, load_tokenizer, train_tokenizer
+from surefit.inputs import tokenizer as tokenizers
+from surefit.inputs.tokenizer import adds_bos, load_tokenizer, train_tokenizer
 from surefit.models import pretrained
 from surefit.models.model_source import Built
 from surefit.models.open_model import open_model

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import surefit
 from builders import mostly_slow
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 from surefit.models.load_shards import (
     build_empty,
     build_late,
@@ -49,9 +49,9 @@ def test_a_model_that_is_too_large_is_built_without_values(tmp_path: Path) -> No
     size = _write(tmp_path, transformers.LlamaConfig(**SIZES, **HEADS))
     assert whole_bytes(tmp_path) == size
     fits = open_pretrained(str(tmp_path), False, False, None, WeightLimits(size))
-    assert not fits.late
+    assert fits.loads == "whole"
     source = open_pretrained(str(tmp_path), False, False, None, WeightLimits(size - 1))
-    assert source.late
+    assert source.loads == "late"
     assert source.weightless
     built = source.build(CAUSAL, Encoder("causal-lm", {}))
     assert "its shard when training starts" in built.findings[0].message

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
 from torch import nn
 from transformers import (
@@ -30,7 +31,8 @@ from surefit.cli import run as command
 from surefit.config import Lora
 from surefit.models.lora import adapt, merge_adapters, trainable_names, without_adapters
 from surefit.models.model_source import Built
-from surefit.models.tiny import TinySizes, tiny_config
+from surefit.models.tiny import TinySizes, tiny_config, tiny_families
+from surefit.models.transformers_models import FAMILY_OF, quiet_transformers
 
 QUICK: dict[str, Any] = {"max_steps": 3, "lora_r": 4, "lr": 1e-2, "generate": {"rows": 0}}
 
@@ -301,3 +303,49 @@ def test_adapters_that_nothing_calls_are_an_error() -> None:
     plan = surefit.check(data=feature_rows(40), model=Past(), lora_r=4)
     assert "SF321" in codes(plan)
     assert not plan.ok
+
+
+INPUTS = {
+    "causal-lm": {"input_ids": (2, 7)},
+    "text-classification": {"input_ids": (2, 7)},
+    "seq2seq": {"input_ids": (2, 7), "decoder_input_ids": (2, 5)},
+    "image-classification": {"pixel_values": (2, 3, 32, 32)},
+}
+WITHOUT = {
+    "rwkv": "it has no backward in evaluation mode",
+    "xlstm": "it keeps the state of an earlier batch",
+}
+EVERY_FOURTH = [(family, arch) for family in INPUTS for arch in tiny_families()[family][::4]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "arch"), [each for each in EVERY_FOURTH if each[1] not in WITHOUT]
+)
+def test_every_fourth_architecture(family: str, arch: str) -> None:
+    """Layers are found, exactly they are trained, and merging changes nothing."""
+    auto = {name: auto for auto, name in FAMILY_OF.items()}[family]
+    num_labels = 3 if "classification" in family else None
+    torch.manual_seed(0)
+    config = tiny_config(arch, TinySizes(97, hidden_size=32), family=family, num_labels=num_labels)
+    config.pad_token_id = 0
+    with quiet_transformers():
+        module = getattr(transformers, auto).from_config(config).eval()
+    inputs = {
+        name: torch.randn(shape) if name == "pixel_values" else torch.randint(3, 90, shape)
+        for name, shape in INPUTS[family].items()
+    }
+    done, _ = adapt(Built(module), Lora(r=4), num_labels, auto)
+    taking = {name for name, p in module.named_parameters() if p.requires_grad}
+    assert taking == done.trained
+    weights = [module.get_parameter(name) for name in sorted(taking)]
+    total = module(**inputs).logits.float().pow(2).sum()
+    slopes = torch.autograd.grad(total, weights, allow_unused=True)
+    reached = [w for w, slope in zip(weights, slopes, strict=True) if slope is not None]
+    assert len(reached) > len(done.fully_trained)
+    with torch.no_grad():
+        for weight in reached:
+            weight.add_(torch.randn_like(weight) * 0.02)
+        changed = module(**inputs).logits
+        merged = merge_adapters(module)(**inputs).logits
+    assert torch.allclose(merged, changed, atol=1e-4, rtol=1e-4)

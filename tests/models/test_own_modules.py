@@ -13,7 +13,7 @@ from torch import nn
 
 import surefit
 from builders import MeanPool, feature_rows
-from surefit.inputs.features.feature_layout import Hints
+from surefit.inputs.model_hints import Hints
 from surefit.models.module_inputs import module_hints
 
 X = np.random.default_rng(0).normal(size=(60, 6)).astype("float32")

@@ -19,7 +19,7 @@ from surefit.findings import Finding
 from surefit.gigabytes import GB
 from surefit.memory.limit import CgroupTree, find_limit
 from surefit.memory.process_memory import anonymous_bytes
-from surefit.plan import fit_in_memory as planned
+from surefit.plan import draft
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def limited_by(monkeypatch: pytest.MonkeyPatch, folder: Path, limit: str) -> Non
     folder.mkdir()
     (folder / "memory.max").write_text(f"{limit}\n")
     tree = CgroupTree(folder, folder / "membership")
-    monkeypatch.setattr(planned, "find_limit", partial(find_limit, cgroups=tree))
+    monkeypatch.setattr(draft, "find_limit", partial(find_limit, cgroups=tree))
 
 
 @pytest.mark.slow

@@ -9,15 +9,11 @@ import torch
 import transformers
 
 from surefit.models.tiny import TinySizes, tiny_config, tiny_families
+from surefit.models.transformers_models import FAMILY_OF
 
 pytestmark = pytest.mark.slow
 
-AUTO = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq": "AutoModelForSeq2SeqLM",
-    "image-classification": "AutoModelForImageClassification",
-}
+AUTO = {family: auto for auto, family in FAMILY_OF.items()}
 AT_LEAST = {"causal-lm": 45, "masked-lm": 20, "seq2seq": 12, "image-classification": 9}
 VOCAB_SIZE, NUM_LABELS, MAX_PARAMETERS = 512, 3, 8_000_000
 

@@ -10,13 +10,13 @@ import pytest
 
 import surefit
 from builders import events_of, feature_rows, same_pool, stop_at
+from surefit.checks.machine import check_emulated, planned_precision
 from surefit.cli.summary_lines import plan_lines
 from surefit.errors import UsageError
 from surefit.memory.limit import find_device
 from surefit.pipeline.open_pipeline import Choices
 from surefit.plan import layout
 from surefit.plan.layout import choose_block_rows
-from surefit.plan.plan import check_emulated, planned_precision
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 2, "save_every": 10}
 

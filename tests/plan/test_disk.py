@@ -16,7 +16,7 @@ from surefit.gigabytes import size_of
 from surefit.plan.plan import Plan
 from surefit.request import make_request
 from surefit.training.resume import resume_run
-from surefit.training.run import Listeners
+from surefit.training.work import Listeners
 
 Usage = namedtuple("Usage", "free")
 FEATURES: dict[str, Any] = {"data": feature_rows(40), "batch_size": 4, "epochs": 4}

@@ -293,7 +293,7 @@ def _arm(folder: Path, fault: Fault) -> None:
 
 def _stop_after(folder: Path, fault: Fault) -> None:
     """Be killed, or wait, once the run has written so many events."""
-    from surefit.training import run as training
+    from surefit.training import observers as training
 
     write_events = training.event_writer
 

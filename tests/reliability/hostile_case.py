@@ -57,7 +57,7 @@ class Case:
     codes: tuple[int, ...] = REFUSED
     says: str = ""
     run: str = ""
-    """Where a copy of the trained run is put first, if anywhere."""
+    """Where a copy of the trained run of that name, or of `run`, is put first, if anywhere."""
     own_process: bool = False
     may_write: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -65,14 +65,16 @@ class Case:
     def prepare(self, scene: Scene) -> None:
         """Put the input where the command finds it."""
         if self.run:
-            shutil.copytree(scene.trained / "run", scene.work / self.run, symlinks=True)
+            trained = scene.trained / Path(self.run).name
+            source = trained if trained.is_dir() else scene.trained / "run"
+            shutil.copytree(source, scene.work / self.run, symlinks=True)
         for name, content in self.files.items():
             path = scene.work / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            _put(path, content, scene.canary)
+            put(path, content, scene.canary)
 
 
-def _put(path: Path, content: Content, canary: Path) -> None:
+def put(path: Path, content: Content, canary: Path) -> None:
     if callable(content):
         content(path)
     elif isinstance(content, bytes):

@@ -13,6 +13,7 @@ case is a fork of it, with its own home, working folder and limits.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import os
 import random
@@ -31,7 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reliability.children import become, scratch_folder
 from reliability.hostile_case import Case, Scene
 from reliability.hostile_data import data_cases
+from reliability.hostile_files import HUGE_BYTES, file_cases
 from reliability.hostile_runs import make_run, run_cases
+from reliability.hostile_values import value_cases
 
 from surefit.printable import printable
 
@@ -40,6 +43,8 @@ MEMORY_BYTES = 3 << 30
 CPU_SECONDS = 300
 """Of a case without end; the others take a few, on any machine."""
 WALL_SECONDS = 600
+SLOW_SECONDS = 60
+"""CPU time beyond which a case counts as hanging; the clock depends on what else is running."""
 OWN = ("out", "cache", "state")
 FORBIDDEN = ("Traceback (most recent call last)", "internal error", "fault of surefit")
 
@@ -57,8 +62,8 @@ class Outcome:
 
 
 def all_cases() -> list[Case]:
-    """The table: every opener, the config, models, runs, logs, names and settings."""
-    return [*data_cases(), *run_cases()]
+    """The table: every opener, the config, models, runs, logs, names, settings, and every file."""
+    return [*data_cases(), *run_cases(), *file_cases(), *value_cases()]
 
 
 def warm_up() -> None:
@@ -86,17 +91,26 @@ def run_all(cases: Sequence[Case], folder: Path) -> Iterator[Outcome]:
 def run_case(case: Case, root: Path, run: Path) -> Outcome:
     """Prepare a scratch home, run one command in it, and judge what happened."""
     scene = Scene(root, run)
-    for name in ("home", "work", "tmp", "out", "cache", "state"):
+    for name in ("home", "work", "tmp", "out", "cache", "state", "victim"):
         (root / name).mkdir(parents=True)
+    (root / "victim" / "kept.txt").write_text("kept")
     case.prepare(scene)
-    before = listing(root)
-    start = time.monotonic()
-    code, peak = _execute(case, scene)
-    seconds = time.monotonic() - start
+    before, victim = listing(root), digests_of(root / "victim")
+    code, seconds, peak = _execute(case, scene)
     said = (root / "said").read_bytes().decode("utf-8", "replace")
-    faults = tuple(_judge(case, scene, code, said, before))
+    faults = [*_judge(case, scene, code, said, before)]
+    if digests_of(root / "victim") != victim:
+        faults.append("a file that a link leads to was changed")
+    if seconds > SLOW_SECONDS:
+        faults.append(f"it took {seconds:.0f} s of CPU")
     shutil.rmtree(root, ignore_errors=True)
-    return Outcome(case.name, code, said, seconds, peak, faults)
+    return Outcome(case.name, code, said, seconds, peak, tuple(faults))
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """The digests of the files that links of a case lead to."""
+    files = [path for path in folder.iterdir() if path.stat().st_size < HUGE_BYTES]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def listing(root: Path) -> dict[str, tuple[int, int]]:
@@ -136,10 +150,10 @@ def _judge(
         yield f"changed outside of output and cache: {', '.join(changed[:3])}"
 
 
-def _execute(case: Case, scene: Scene) -> tuple[int, int]:
-    """Exit code (negative: the signal) and peak memory of a fork, or of a new interpreter."""
+def _execute(case: Case, scene: Scene) -> tuple[int, float, int]:
+    """Exit code (negative: the signal), CPU time and peak memory of a fork or new interpreter."""
     if case.own_process:
-        return _execute_anew(case, scene), 0
+        return _execute_anew(case, scene), 0, 0
     child = os.fork()
     if child == 0:
         environment = {**scene.environment, **case.environment}
@@ -148,7 +162,8 @@ def _execute(case: Case, scene: Scene) -> tuple[int, int]:
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+            seconds = usage.ru_utime + usage.ru_stime
+            return os.waitstatus_to_exitcode(status), seconds, usage.ru_maxrss * 1024
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
         time.sleep(0.02)

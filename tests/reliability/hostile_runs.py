@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from reliability.hostile_case import ANY, Case, Content
 from reliability.hostile_data import ESCAPES, EVIL, GOOD, save_pickle
 
@@ -21,8 +22,9 @@ CHECK = ("check", "--data", "rows.jsonl", "--model")
 
 
 def make_run(folder: Path) -> Path:
-    """A small finished run with checkpoints, and a transformers model folder in it."""
+    """Three small finished runs: of a language model, of an adapter of it, and of images."""
     folder.mkdir(parents=True)
+    cache = str(folder / "cache")
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GOOD))
     surefit.train(
         data=str(folder / "rows.jsonl"),
@@ -32,7 +34,30 @@ def make_run(folder: Path) -> Path:
         save_every=1,
         output=str(folder / "run"),
         generate={"rows": 0},
-        cache=str(folder / "cache"),
+        cache=cache,
+    )
+    surefit.train(
+        data=str(folder / "rows.jsonl"),
+        model=str(folder / "run" / "model"),
+        lora={"r": 2},
+        epochs=1,
+        batch_size=8,
+        output=str(folder / "adapter"),
+        generate={"rows": 0},
+        cache=cache,
+    )
+    for label, shade in {"cat": 20, "dog": 140}.items():
+        pictures = folder / "pictures" / label
+        pictures.mkdir(parents=True)
+        for n in range(6):
+            Image.new("RGB", (8, 8), (shade + n,) * 3).save(pictures / f"{n}.png")
+    surefit.train(
+        data=str(folder / "pictures"),
+        model="tiny:resnet",
+        epochs=1,
+        batch_size=4,
+        output=str(folder / "vision"),
+        cache=cache,
     )
     return folder
 

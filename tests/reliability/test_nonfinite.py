@@ -18,7 +18,8 @@ from surefit.request import PythonObjects, make_request
 from surefit.run.run_folder import open_run
 from surefit.run.verify_run import verify_files
 from surefit.training.replay import failed_step, find_bad_rows, verify_step
-from surefit.training.run import Listeners, start_run
+from surefit.training.run import start_run
+from surefit.training.work import Listeners
 
 BAD = 17
 

@@ -21,8 +21,8 @@ from surefit.request import make_request
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
 from surefit.run.events import cut_events, event_writer, read_events
 from surefit.training.resume import resume_run
-from surefit.training.run import Listeners
 from surefit.training.schedule import lr_factor
+from surefit.training.work import Listeners
 
 ROWS = feature_rows(40)
 OPTIONS: dict[str, Any] = {"data": ROWS, "batch_size": 4, "epochs": 2, "lr": 0.01, "save_every": 3}

@@ -28,8 +28,8 @@ from surefit.speed.varlen_attention import (
     find_varlen,
     use_varlen_attention,
 )
-from surefit.tasks import token_classification
-from surefit.tasks.classification import TEXTS
+from surefit.targets import tags
+from surefit.tasks.classification import TEXTS, WORDS
 from surefit.tasks.language_models import CAUSAL_LM as CAUSAL
 
 VOCABULARY = 64
@@ -179,7 +179,7 @@ def class_rows(kind: str, segments: bool) -> list[dict[str, Any]]:
 
 
 def fields(kind: str) -> dict[str, Field]:
-    labels = token_classification.FIELDS["labels"] if kind == "token" else Field((), "int64")
+    labels = tags.FIELDS["labels"] if kind == "token" else Field((), "int64")
     ids = replace(TOKENS, pad=PAD)
     return {"input_ids": ids, "token_type_ids": SEGMENTS, "labels": labels}
 
@@ -187,7 +187,7 @@ def fields(kind: str) -> dict[str, Field]:
 def step(module: Any, kind: str, data: list[dict[str, Any]], layout: Layout) -> tuple[Any, Any]:
     """The loss and the gradients of one batch, as training computes them."""
     module.zero_grad()
-    spec = token_classification.SPEC if kind == "token" else TEXTS
+    spec = WORDS if kind == "token" else TEXTS
     batch = to_batch(data, fields(kind), layout=layout)
     call, _ = match_arguments(module, [*data[0], "attention_mask"])
     total, _ = spec.loss(replace(call, varlen=find_varlen(module))(module, batch), batch)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from plain_transformers import (
+    answer_scores,
     continued,
     filled_masks,
     load_plain,
@@ -18,6 +19,7 @@ from plain_transformers import (
     spoken_classes,
     text_classes,
     text_numbers,
+    text_ranks,
     word_tags,
 )
 from records.record import differences, run_record
@@ -90,10 +92,14 @@ PLAIN: dict[str, Callable[[Path], Answers | None]] = {
     "text-classification": lambda folder: text_classes(folder, rows_of(folder)),
     "token-classification": lambda folder: word_tags(folder, rows_of(folder)),
     "regression": lambda folder: text_numbers(folder, rows_of(folder)),
+    "ordinal": lambda folder: text_ranks(folder, rows_of(folder)),
+    "preference": generated,
+    "reward": lambda folder: answer_scores(folder, rows_of(folder)),
     "tabular-classification": same_weights,
     "image-classification": lambda folder: picture_classes(folder, pictures_of(folder)),
     "audio-classification": lambda f: [name for name, _ in spoken_classes(f, sounds_of(f))],
     "image-segmentation": same_model,
+    "detection": same_weights,
     "feature-classification": same_body,
     "feature-pretraining": same_body,
 }

@@ -376,7 +376,7 @@ def test_texts_beside_the_columns_that_forward_names_are_not_read(
 
 RETURNED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda loss: None, "a NoneType"),
-    "a dict": (lambda loss: {"loss": loss}, "a dict"),
+    "a dict of texts": (lambda loss: {"loss": "low"}, "a str"),
     "three": (lambda loss: (loss, 1, 2), "(Tensor, int, int)"),
     "a list": (lambda loss: [loss, 1], "a list"),
     "a text": (lambda loss: (loss, "rows"), "(Tensor, str)"),

@@ -13,7 +13,7 @@ from torch import nn
 import surefit
 from builders import feature_rows, learn
 from surefit.batches.loading import load_batch
-from surefit.tasks.feature_pretraining import choose_steps
+from surefit.targets.masked_steps import choose_steps
 
 TASK = "feature-pretraining"
 

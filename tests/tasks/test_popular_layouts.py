@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,347 +22,212 @@ from surefit.tasks import TASKS
 from surefit.tasks.choose_task import choose_task
 
 DRAW = random.Random(5)
-CLASSIFIER = frozenset({"AutoModelForSequenceClassification", "AutoModelForMaskedLM"})
-WRITER = frozenset({"AutoModelForCausalLM", "AutoModelForSequenceClassification"})
-PAIR = frozenset({"AutoModelForSeq2SeqLM"})
-MLP: frozenset[str] = frozenset()
-Make = Callable[[int], dict[str, Any]]
-Roles = Mapping[str, str]
+HEADS = {
+    "classifier": frozenset({"AutoModelForSequenceClassification", "AutoModelForMaskedLM"}),
+    "writer": frozenset({"AutoModelForCausalLM", "AutoModelForSequenceClassification"}),
+    "pair": frozenset({"AutoModelForSeq2SeqLM"}),
+    "table": frozenset(),
+}
+"""The classes of transformers that a model has heads for."""
 
 
 def say(words: int = 9) -> str:
     return " ".join(DRAW.choices(NOUNS, k=words))
 
 
-def one_of(*values: Any) -> Any:
-    return DRAW.choice(values)
-
-
 def ask() -> str:
     return f"who is {say(5)}?"
 
 
-READ: dict[str, tuple[frozenset[str], Make, str, Roles]] = {
-    "QNLI": (
-        CLASSIFIER,
-        lambda n: {"question": ask(), "sentence": say(), "label": n % 2, "idx": n},
-        "text-classification",
-        {"text": "question", "text_pair": "sentence", "label": "label"},
-    ),
-    "BoolQ": (
-        WRITER,
-        lambda n: {"question": ask(), "passage": say(30), "answer": n % 3 > 0},
-        "text-classification",
-        {"text": "question", "text_pair": "passage", "label": "answer"},
-    ),
-    "MS MARCO": (
-        CLASSIFIER,
-        lambda n: {"query": ask(), "passage": say(30), "label": n % 2},
-        "text-classification",
-        {"text": "query", "text_pair": "passage", "label": "label"},
-    ),
-    "SICK": (
-        CLASSIFIER,
-        lambda n: {"sentence_A": say(), "sentence_B": say(), "label": n % 3, "relatedness": n / 9},
-        "text-classification",
-        {"text": "sentence_A", "text_pair": "sentence_B", "label": "label"},
-    ),
-    "Quora": (
-        CLASSIFIER,
-        lambda n: {"qid1": n, "question1": ask(), "question2": ask(), "is_duplicate": n % 2},
-        "text-classification",
-        {"text": "question1", "text_pair": "question2", "label": "is_duplicate"},
-    ),
-    "AG News": (
-        CLASSIFIER,
-        lambda n: {"Class Index": n % 4 + 1, "Title": say(5), "Description": say(20)},
-        "text-classification",
-        {"text": "Title", "text_pair": "Description", "label": "Class Index"},
-    ),
-    "SMS spam": (
-        CLASSIFIER,
-        lambda n: {"v1": one_of("ham", "spam"), "v2": say()},
-        "text-classification",
-        {"text": "v2", "label": "v1"},
-    ),
-    "e-SNLI": (
-        CLASSIFIER,
-        lambda n: {"premise": say(), "hypothesis": say(), "label": n % 3, "explanation": say()},
-        "text-classification",
-        {"text": "premise", "text_pair": "hypothesis", "label": "label"},
-    ),
-    "a cleaned copy of the text": (
-        CLASSIFIER,
-        lambda n: {"text": say(), "clean_text": say(), "label": n % 3},
-        "text-classification",
-        {"text": "text", "label": "label"},
-    ),
-    "texts with tags": (
-        CLASSIFIER,
-        lambda n: {"text": say(20), "tags": one_of(["sql"], ["sql", "c"], ["c"])},
-        "text-classification",
-        {"text": "text", "label": "tags"},
-    ),
-    "CommonLit": (
-        CLASSIFIER,
-        lambda n: {"id": f"c{n}", "excerpt": say(30), "target": n / 7, "standard_error": n / 90},
-        "regression",
-        {"text": "excerpt", "label": "target"},
-    ),
-    "a table with a description": (
-        MLP,
-        lambda n: {"city": one_of("A", "B"), "description": say(), "size": n * 7 % 31, "y": n / 3},
-        "regression",
-        {"label": "y"},
-    ),
-    "MATH": (
-        WRITER,
-        lambda n: {"problem": ask(), "level": f"Level {n % 5}", "solution": say()},
-        "sft",
-        {"prompt": "problem", "answer": "solution"},
-    ),
-    "MMLU": (
-        WRITER,
-        lambda n: {
-            "question": ask(),
-            "subject": one_of("law", "art"),
-            "choices": [say(4) for _ in range(4)],
-            "answer": n % 4,
-        },
-        "sft",
-        {"prompt": "question", "choices": "choices", "answer": "answer"},
-    ),
-    "ARC": (
-        WRITER,
-        lambda n: {
-            "id": f"q{n}",
-            "question": ask(),
-            "choices": {"text": [say(4) for _ in range(4)], "label": list("ABCD")},
-            "answerKey": "ABCD"[n % 4],
-        },
-        "sft",
-        {"prompt": "question", "choices": "choices", "answer": "answerKey"},
-    ),
-    "RACE": (
-        WRITER,
-        lambda n: {
-            "example_id": f"h{n}",
-            "article": say(30),
-            "answer": "ABCD"[n % 4],
-            "question": ask(),
-            "options": [say(5) for _ in range(4)],
-        },
-        "sft",
-        {"prompt": "question", "choices": "options", "answer": "answer"},
-    ),
-    "MedQA": (
-        WRITER,
-        lambda n: {
-            "question": ask(),
-            "answer": say(2),
-            "options": {"A": say(2), "B": say(2)},
-            "answer_idx": "A",
-        },
-        "sft",
-        {"prompt": "question", "choices": "options", "answer": "answer"},
-    ),
-    "TriviaQA": (
-        WRITER,
-        lambda n: {"question": ask(), "answer": {"value": say(2), "aliases": [say(2), say(2)]}},
-        "sft",
-        {"prompt": "question", "answer": "answer", "references": "references"},
-    ),
-    "Capybara": (
-        WRITER,
-        lambda n: {"source": "x", "conversation": [{"input": ask(), "output": say()}] * 2},
-        "sft",
-        {"messages": "messages"},
-    ),
-    "OpenBookQA": (
-        WRITER,
-        lambda n: {
-            "id": f"i{n}",
-            "question_stem": say(),
-            "choices": {"text": [say(2), say(2)], "label": ["A", "B"]},
-            "answerKey": "AB"[n % 2],
-        },
-        "sft",
-        {"prompt": "question_stem", "choices": "choices", "answer": "answerKey"},
-    ),
-    "SciQ": (
-        WRITER,
-        lambda n: {
-            "question": ask(),
-            "distractor1": say(2),
-            "distractor2": say(2),
-            "correct_answer": say(2),
-            "support": say(20),
-        },
-        "sft",
-        {"prompt": "question", "answer": "correct_answer"},
-    ),
-    "WebQuestions": (
-        WRITER,
-        lambda n: {"url": f"https://x.org/{n}", "question": ask(), "answers": [say(2), say(2)]},
-        "sft",
-        {"prompt": "question", "answer": "answer", "references": "references"},
-    ),
-    "NQ open": (
-        WRITER,
-        lambda n: {"question": ask(), "answer": [say(2)]},
-        "sft",
-        {"prompt": "question", "answer": "answer", "references": "references"},
-    ),
-    "CoQA": (
-        WRITER,
-        lambda n: {
-            "source": "wiki",
-            "story": say(30),
-            "questions": [ask(), ask()],
-            "answers": {"input_text": [say(2), say(3)], "answer_start": [1, 2]},
-        },
-        "sft",
-        {"messages": "messages"},
-    ),
-    "SAMSum": (
-        PAIR,
-        lambda n: {"id": str(n), "dialogue": f"Amy: {say()}\nBen: {say()}", "summary": say()},
-        "seq2seq",
-        {"source": "dialogue", "target": "summary"},
-    ),
-    "FineWeb": (
-        WRITER,
-        lambda n: {
-            "text": say(30),
-            "id": f"u{n}",
-            "dump": one_of("CC-1", "CC-2"),
-            "language": "en",
-            "url": f"https://x.org/{n}",
-            "language_score": n / 99,
-            "token_count": 9 * n,
-        },
-        "causal-lm",
-        {"text": "text"},
-    ),
-    "code with stars": (
-        WRITER,
-        lambda n: {"content": f"def f(x): return {n}", "max_stars_count": n, "lang": "py"},
-        "causal-lm",
-        {"text": "content"},
-    ),
-    "keywords of each text": (
-        CLASSIFIER,
-        lambda n: {"text": say(20), "keywords": [f"a{n}", f"b{n}"]},
-        "masked-lm",
-        {"text": "text"},
-    ),
-    **{
-        f"text and {name}": (
-            WRITER,
-            lambda n, name=name, make=make: {"text": say(20), name: make(n)},
-            "causal-lm",
-            {"text": "text"},
-        )
-        for name, make in {
-            "token_count": lambda n: 30 + n * 7 % 41,
-            "source": lambda n: "wiki",
-            "lang": lambda n: one_of("en", "de"),
-            "timestamp": lambda n: f"2024-05-{n % 28 + 1:02d}T00:00:00Z",
-            "meta": lambda n: f'{{"n": {n}}}',
-            "title": lambda n: say(3),
-        }.items()
-    },
-    **{
-        f"text and {name}": (
-            CLASSIFIER,
-            lambda n, name=name, make=make: {"text": say(20), name: make(n)},
-            "text-classification",
-            {"text": "text", "label": name},
-        )
-        for name, make in {
-            "genre": lambda n: one_of("news", "web", "law"),
-            "stars": lambda n: n % 5 + 1,
-            "is_spam": lambda n: n % 3 > 0,
-        }.items()
-    },
+KINDS: dict[str, Callable[[int], Any]] = {
+    "ask": lambda n: ask(),
+    "say": lambda n: say(),
+    "long": lambda n: say(30),
+    "short": lambda n: say(3),
+    "word": lambda n: say(1),
+    "mr": lambda n: f"{say(1)}, Mr. {say(2)}",
+    "code": lambda n: f"def f(x): return {n}",
+    "json": lambda n: f'{{"n": {n}}}',
+    "day": lambda n: f"2024-05-{n % 28 + 1:02d}T00:00:00Z",
+    "id": lambda n: f"x{n}",
+    "url": lambda n: f"https://x.org/{n}",
+    "n": lambda n: n,
+    "count": lambda n: 30 + n * 7 % 41,
+    "half": lambda n: n % 2,
+    "third": lambda n: n % 3 // 2,
+    "class": lambda n: n % 3,
+    "true": lambda n: n % 3 > 0,
+    "amount": lambda n: n / 7,
+    "price": lambda n: n * 7 % 31 / 9,
+    "letter": lambda n: "ABCD"[n % 4],
+    "vector": lambda n: [n / 3, n / 5, n / 7],
+    "ids": lambda n: [n + 1],
+    "texts": lambda n: [say(4) for _ in range(4)],
+    "own": lambda n: [f"a{n}", f"b{n}"],
+    "tags": lambda n: DRAW.choice([["sql"], ["sql", "c"], ["c"]]),
+    "lettered": lambda n: {"text": [say(4) for _ in "ABCD"], "label": list("ABCD")},
+    "letters": lambda n: {"A": say(2), "B": say(2)},
+    "aliases": lambda n: {"value": say(2), "aliases": [say(2), say(2)]},
+    "languages": lambda n: {"en": say(), "fr": say()},
+    "turns": lambda n: [{"input": ask(), "output": say()}] * 2,
+    "asked": lambda n: [ask(), ask()],
+    "answered": lambda n: {"input_text": [say(2), say(3)], "answer_start": [1, 2]},
+    "spoken": lambda n: f"Amy: {say()}\nBen: {say()}",
 }
-"""Data that is read without a question: heads of the model, a row, the task, role to column."""
+"""What a column holds, by row number; `a|b` is one of those words."""
 
-ASKED: dict[str, tuple[frozenset[str], Make, str, str, Roles]] = {
-    "text and a number": (
-        CLASSIFIER,
-        lambda n: {"text": say(20), "price": n * 1.5},
-        *("SF143", "regression", {"text": "text", "label": "price"}),
-    ),
-    "text and several labels": (
-        CLASSIFIER,
-        lambda n: {"text": ask(), "coarse_label": n % 3, "fine_label": n % 9},
-        *("SF143", "text-classification", {"text": "text", "label": "fine_label"}),
-    ),
-    "texts with several classes": (
-        CLASSIFIER,
-        lambda n: {"comment_text": say(), "id": f"x{n}", "toxic": n % 2, "insult": n % 3 // 2},
-        *("SF202", "text-classification", {"text": "comment_text", "label": "[toxic, insult]"}),
-    ),
-    "the text alone, if several labels are not meant": (
-        CLASSIFIER,
-        lambda n: {"text": ask(), "toxic": n % 2, "insult": n % 3 // 2},
-        *("SF143", "masked-lm", {"text": "text"}),
-    ),
-    "product reviews": (
-        CLASSIFIER,
-        lambda n: {
-            "review_id": f"r{n}",
-            "stars": n % 5 + 1,
-            "review_body": say(20),
-            "review_title": say(4),
-            "product_category": one_of("book", "toy"),
-        },
-        "SF202",
-        "text-classification",
-        {"text": "review_body", "text_pair": "review_title", "label": "stars"},
-    ),
-    "summaries for a causal model": (
-        WRITER,
-        lambda n: {"document": say(30), "summary": say()},
-        *("SF202", "sft", {"prompt": "document", "answer": "summary"}),
-    ),
-    "a text with its summary for an encoder-decoder": (
-        PAIR,
-        lambda n: {"text": say(30), "summary": say(8), "title": say(1)},
-        *("SF202", "seq2seq", {"source": "text", "target": "summary"}),
-    ),
-    "two texts": (
-        PAIR,
-        lambda n: {"title": say(4), "description": say(20)},
-        *("SF202", "seq2seq", {"source": "description", "target": "title"}),
-    ),
-    "two languages": (
-        PAIR,
-        lambda n: {"id": str(n), "translation": {"en": say(), "fr": say()}},
-        *("SF202", "seq2seq", {"source": "translation.fr", "target": "translation.en"}),
-    ),
-    "iris": (
-        MLP,
-        lambda n: {"length": n / 7, "width": n / 9, "species": one_of("setosa", "virginica")},
-        *("SF202", "tabular-classification", {"label": "species"}),
-    ),
-    "housing": (
-        MLP,
-        lambda n: {"MedInc": n / 7, "AveRooms": n / 9, "MedHouseVal": n * 7 % 31 / 9},
-        *("SF202", "regression", {"label": "MedHouseVal"}),
-    ),
-    "titanic": (
-        MLP,
-        lambda n: {"Survived": n % 2, "Name": f"{say(1)}, Mr. {say(2)}", "Pclass": n % 3, "Age": n},
-        *("SF202", "tabular-classification", {"label": "Survived"}),
-    ),
-}
-"""Data that is refused with options, of which one is right."""
+READ = """
+QNLI: classifier: question ask, sentence say, label half, idx n
+    text-classification: text=question, text_pair=sentence, label=label
+BoolQ: writer: question ask, passage long, answer true
+    text-classification: text=question, text_pair=passage, label=answer
+MS MARCO: classifier: query ask, passage long, label half
+    text-classification: text=query, text_pair=passage, label=label
+SICK: classifier: sentence_A say, sentence_B say, label class, relatedness amount
+    text-classification: text=sentence_A, text_pair=sentence_B, label=label
+Quora: classifier: qid1 n, question1 ask, question2 ask, is_duplicate half
+    text-classification: text=question1, text_pair=question2, label=is_duplicate
+AG News: classifier: Class Index class, Title say, Description long
+    text-classification: text=Title, text_pair=Description, label=Class Index
+SMS spam: classifier: v1 ham|spam, v2 say
+    text-classification: text=v2, label=v1
+e-SNLI: classifier: premise say, hypothesis say, label class, explanation say
+    text-classification: text=premise, text_pair=hypothesis, label=label
+arXiv: classifier: id id, title say, abstract long, categories cs|math
+    text-classification: text=title, text_pair=abstract, label=categories
+STS: classifier: sentence1 say, sentence2 say, score amount
+    regression: text=sentence1, text_pair=sentence2, label=score
+a cleaned copy of the text: classifier: text say, clean_text say, label class
+    text-classification: text=text, label=label
+texts with tags: classifier: text long, tags tags
+    text-classification: text=text, label=tags
+CommonLit: classifier: id id, excerpt long, target amount, standard_error amount
+    regression: text=excerpt, label=target
+a table with a description: table: city A|B, description say, size count, y amount
+    regression: label=y
+features: table: X vector, y half
+    feature-classification: features=X, label=y
+features with a mask: table: features vector, label half, mask ids
+    feature-classification: features=features, label=label, mask=mask
+alpaca in capital letters: writer: Instruction ask, Output say
+    sft: prompt=Instruction, answer=Output
+token ids: writer: input_ids ids, labels ids
+    sft: input_ids=input_ids, labels=labels
+token ids alone: writer: input_ids ids
+    sft: input_ids=input_ids
+MATH: writer: problem ask, level easy|hard, solution say
+    sft: prompt=problem, answer=solution
+MMLU: writer: question ask, subject law|art, choices texts, answer class
+    sft: prompt=question, choices=choices, answer=answer
+ARC: writer: id id, question ask, choices lettered, answerKey letter
+    sft: prompt=question, choices=choices, answer=answerKey
+RACE: writer: example_id id, article long, answer letter, question ask, options texts
+    sft: prompt=question, choices=options, answer=answer
+MedQA: writer: question ask, answer short, options letters, answer_idx letter
+    sft: prompt=question, choices=options, answer=answer
+TriviaQA: writer: question ask, answer aliases
+    sft: prompt=question, answer=answer, references=references
+Capybara: writer: source x, conversation turns
+    sft: messages=messages
+OpenBookQA: writer: id id, question_stem say, choices lettered, answerKey letter
+    sft: prompt=question_stem, choices=choices, answer=answerKey
+SciQ: writer: question ask, distractor1 short, distractor2 short, correct_answer short, support long
+    sft: prompt=question, answer=correct_answer
+WebQuestions: writer: url url, question ask, answers own
+    sft: prompt=question, answer=answer, references=references
+NQ open: writer: question ask, answer own
+    sft: prompt=question, answer=answer, references=references
+CoQA: writer: source wiki, story long, questions asked, answers answered
+    sft: messages=messages
+SAMSum: pair: id id, dialogue spoken, summary say
+    seq2seq: source=dialogue, target=summary
+FineWeb: writer: text long, id id, dump C1|C2, language en, url url, language_score amount
+    causal-lm: text=text
+code with stars: writer: content code, max_stars_count n, lang py
+    causal-lm: text=content
+keywords of each text: classifier: text long, keywords own
+    masked-lm: text=text
+token counts: writer: text long, token_count count
+    causal-lm: text=text
+one source: writer: text long, source wiki
+    causal-lm: text=text
+languages: writer: text long, lang en|de
+    causal-lm: text=text
+timestamps: writer: text long, timestamp day
+    causal-lm: text=text
+JSON beside texts: writer: text long, meta json
+    causal-lm: text=text
+titles: writer: text long, title short
+    causal-lm: text=text
+genres: classifier: text long, genre news|web|law
+    text-classification: text=text, label=genre
+stars: classifier: text long, stars class
+    text-classification: text=text, label=stars
+spam: classifier: text long, is_spam true
+    text-classification: text=text, label=is_spam
+"""
+"""Data that is read without a question: the model, the columns, then the task with its roles."""
+
+ASKED = """
+text and a number: classifier: text long, price price
+    SF143: regression: text=text, label=price
+text and several labels: classifier: text ask, coarse_label class, fine_label count
+    SF143: text-classification: text=text, label=coarse_label
+texts with several classes: classifier: comment_text say, id id, toxic half, insult third
+    SF202: text-classification: text=comment_text, label=[toxic; insult]
+the text alone, if no label is meant: classifier: text ask, toxic half, insult third
+    SF143: masked-lm: text=text
+product reviews: classifier: stars class, review_body long, review_title say, product_category a|b
+    SF202: text-classification: text=review_body, text_pair=review_title, label=stars
+summaries for a causal model: writer: document long, summary say
+    SF202: sft: prompt=document, answer=summary
+questions under letters: writer: Q ask, A say
+    SF202: sft: prompt=Q, answer=A
+counsel: writer: Context long, Response say
+    SF202: sft: prompt=Context, answer=Response
+speakers: writer: user ask, assistant say
+    SF202: sft: prompt=user, answer=assistant
+a summary for an encoder-decoder: pair: text long, summary say, title word
+    SF202: seq2seq: source=text, target=summary
+two texts: pair: title say, description long
+    SF202: seq2seq: source=description, target=title
+two languages: pair: id id, translation languages
+    SF202: seq2seq: source=translation.fr, target=translation.en
+iris: table: length amount, width price, species setosa|virginica
+    SF202: tabular-classification: label=species
+housing: table: MedInc amount, AveRooms amount, MedHouseVal price
+    SF202: regression: label=MedHouseVal
+titanic: table: Survived half, Name mr, Pclass class, Age n
+    SF202: tabular-classification: label=Survived
+"""
+"""Data that is refused with options, of which one is right: as above, with the code."""
 
 
-def opened(make: Make, count: int = 60) -> Table:
-    return spread_columns(open_rows([make(n) for n in range(count)]))
+def read_table(text: str) -> dict[str, tuple[str, str, str]]:
+    """The model, the columns and what is expected, by name."""
+    lines = text.strip().splitlines()
+    firsts = (line.split(": ") for line in lines[::2])
+    return {
+        name: (model, columns, meant.strip())
+        for (name, model, columns), meant in zip(firsts, lines[1::2], strict=True)
+    }
+
+
+def roles_in(text: str) -> dict[str, str]:
+    """Role to column."""
+    return dict(part.replace("; ", ", ").split("=") for part in text.split(", "))
+
+
+def opened(columns: str, count: int = 60) -> Table:
+    """Rows of such columns."""
+    kinds = [part.rsplit(" ", 1) for part in columns.split(", ")]
+
+    def value(kind: str, n: int) -> Any:
+        return KINDS[kind](n) if kind in KINDS else DRAW.choice(kind.split("|"))
+
+    return spread_columns(
+        open_rows([{name: value(kind, n) for name, kind in kinds} for n in range(count)])
+    )
 
 
 def read_options(words: list[str]) -> tuple[str, dict[str, str]]:
@@ -370,28 +236,30 @@ def read_options(words: list[str]) -> tuple[str, dict[str, str]]:
     return words[words.index("--task") + 1], dict(pairs)
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", LAYOUTS := read_table(READ))
 def test_columns_are_read_as_what_they_are(name: str) -> None:
-    heads, make, task, roles = READ[name]
-    chosen, found = choose_task(opened(make), None, {}, heads)
-    assert (chosen.name, found) == (task, roles)
+    model, columns, expected = LAYOUTS[name]
+    chosen, found = choose_task(opened(columns), None, {}, HEADS[model])
+    task, roles = expected.split(": ")
+    assert (chosen.name, found) == (task, roles_in(roles))
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", REFUSED := read_table(ASKED))
 def test_options_of_a_refusal_work(name: str) -> None:
-    heads, make, code, task, roles = ASKED[name]
-    table = opened(make)
+    model, columns, expected = REFUSED[name]
+    table, heads = opened(columns), HEADS[model]
+    code, task, roles = expected.split(": ")
     with pytest.raises(FindingError) as caught:
         choose_task(table, None, {}, heads)
     (found,) = caught.value.findings
     assert found.code == code
     read = []
     for line in lines_in(found.fix):
-        wanted, columns = read_options(line)
-        joined = join_columns(table, columns.values())
-        chosen, made = choose_task(joined, TASKS[wanted], columns, heads)
+        wanted, named = read_options(line)
+        joined = join_columns(table, named.values())
+        chosen, made = choose_task(joined, TASKS[wanted], named, heads)
         read.append((chosen.name, made))
-    assert (task, roles) in read
+    assert (task, roles_in(roles)) in read
 
 
 def test_answers_of_squad_in_a_table_become_columns() -> None:
@@ -409,6 +277,28 @@ def test_lists_of_questions_and_answers_become_dialogues() -> None:
     assert table.arrow["messages"].to_pylist() == [said("a", "1", "b", "2"), []]
     uneven = open_rows([{"questions": ["a", "b"], "answers": ["1"]}])
     assert spread_columns(uneven) is uneven
+
+
+def test_lists_of_what_is_said_in_turn_become_dialogues() -> None:
+    rows = [{"dialog": ["a", "b", "c"], "act": [1, 2, 1]}, {"dialog": [], "act": []}] * 2
+    table = spread_columns(open_rows([*rows, {"dialog": ["d", "e"], "act": [1, 1]}]))
+    first = [*said("a", "b"), {"role": "user", "content": "c"}]
+    assert table.arrow["messages"].to_pylist() == [first, [], first, [], said("d", "e")]
+    sliced = spread_columns(replace(table, arrow=open_rows(rows).arrow.slice(2)))
+    assert sliced.arrow["messages"].to_pylist() == [first, []]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"dialogue": ["a", "b"], "summary": "c"},
+        {"dialogue": ["a", "b"], "label": 1},
+        {"turns": ["a", "b"]},
+    ],
+)
+def test_lists_beside_what_is_learned_from_them_stay(row: dict[str, Any]) -> None:
+    table = open_rows([row] * 3)
+    assert spread_columns(table) is table
 
 
 @pytest.mark.parametrize("other", [{"label": 1}, {"scores": [1, 0]}, {"correct_answer": "b"}])
@@ -429,4 +319,14 @@ def test_a_column_name_given_as_a_role_is_answered_with_the_role(
     task: str, role: str, meant: str
 ) -> None:
     with pytest.raises(UsageError, match=f"Did you mean columns.{meant}"):
-        choose_task(opened(lambda n: {"text": say(), "y": n}), TASKS[task], {role: "y"})
+        choose_task(opened("text say, y n"), TASKS[task], {role: "y"})
+
+
+def test_pairs_become_usual_columns_for_a_task_that_reads_them() -> None:
+    table = open_rows([{"prompt": "a", "winner": "b", "loser": "c"}])
+    assert spread_columns(table) is table
+    assert spread_columns(table, ("prompt", "chosen", "rejected")).row(0) == {
+        "prompt": "a",
+        "chosen": "b",
+        "rejected": "c",
+    }

@@ -171,8 +171,8 @@ def test_faults_of_one_of_several_targets() -> None:
     label = {"columns": {"label": ["b", "c"]}, "model": "tiny:mlp", "task": "regression"}
     assert errors(data=tens, **label) == [("SF230", "column 'c' is 7 in all 27 training rows.")]
     marked = [{**row, "c": -999 if n % 10 == 3 else n / 7} for n, row in enumerate(tens)]
-    ((code, message),) = [each for each in errors(data=marked, **label) if each[0] == "SF235"]
-    assert message.startswith("column 'c': 3 of 30 rows have the target -999 (rows 3, 13, 23)")
+    ((code, message),) = [each for each in errors(data=marked, **label) if each[0] == "SF244"]
+    assert message.startswith("column 'c': 3 of 30 values looked at are -999, far from all others")
     leaky = [{**row, "c": n % 7, "sum": n + n % 7} for n, row in enumerate(tens)]
     ((code, message),) = [each for each in errors(data=leaky, **label) if each[0] == "SF232"]
     assert message == "column 'sum' and the target 'b + c' have the correlation 1.0000."

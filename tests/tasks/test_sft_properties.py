@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from builders import encode_one
 from chats import STYLES, chat_tokenizer, said
 from surefit.inputs.chat.template_fitting import fit_template
-from surefit.inputs.chat.template_rendering import TEMPLATES
-from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, Settings
+from surefit.inputs.templates import TEMPLATES
 from surefit.tasks.language_models import encode_answers as encode
 
 NO_THOUGHT = "<think>\n\n</think>\n\n"
@@ -75,7 +75,7 @@ def test_only_answers_are_learned_and_all_of_them_end(
     encoded, skip = None, None
     try:
         encoded = encode_one(encode, {"messages": messages}, encoder)
-    except SkipRowError as raised:
+    except RowFaultError as raised:
         skip = raised
     if skip is not None:
         assert skip.faults

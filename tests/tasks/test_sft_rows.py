@@ -13,7 +13,7 @@ from builders import encode_one, write_jsonl
 from chats import chat_tokenizer, said
 from surefit.cli import run as command
 from surefit.data.open_data import open_table
-from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, TemplateState
 from surefit.tasks.choose_task import choose_task
@@ -36,6 +36,18 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "content in parts": (
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "H"}, "i"]}, TURNS[1]]},
         "Hi\nHello</s>",
+    ),
+    "content in parts as LLaMA-Factory has them": (
+        {
+            "messages": [
+                {**turn, "content": [{"type": "text", "value": turn["content"]}]} for turn in TURNS
+            ]
+        },
+        "Hi\nHello</s>So?\nSo.</s>",
+    ),
+    "a transcript": (
+        {"conversation": "Human: Hi\n\nAssistant: Hello\n\nHuman: So?\n\nAssistant: So."},
+        "Hi\nHello</s>So?\nSo.</s>",
     ),
     "sharegpt": (
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
@@ -137,7 +149,7 @@ def test_tools_of_a_row(tools: str | None, fits: bool) -> None:
     encoder = Encoder("sft", roles, tokenizer, input=state)
     row = {"messages": TURNS[:2], "tools": tools}
     if not fits:
-        with pytest.raises(SkipRowError, match="bad_messages"):
+        with pytest.raises(RowFaultError, match="bad_messages"):
             encode(row, encoder)
         return
     shown = tokenizer.decode(encode_one(encode, row, encoder).columns["input_ids"])
@@ -188,7 +200,7 @@ def test_chat_model_is_trained_evaluated_and_asked_by_its_template(
     ]
     for given, answer in zip(asked, surefit.predict("run", asked), strict=True):
         assert answer["prediction"] == "Paris"
-        assert answer["prompt"].endswith(f"{given['messages'][2]['content']}\nmodel")
+        assert answer["prompt"] == given["messages"][: len(answer["prompt"])]
     assert command(["predict", "run", "--text", "And 7?"]) == 0
     state = json.loads((tmp_path / "run/model/encoder.json").read_text())
     assert state["input"]["template"]["end"] == "<end_of_turn>"

@@ -15,12 +15,11 @@ import torch
 import surefit
 from builders import WORDS, encode_one, learn
 from surefit.cli import run as command
-from surefit.inputs.encoded_row import SkipRowError
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels, FittedTarget
-from surefit.inputs.text.tokenizer import load_again, read_words_as_text, train_tokenizer
-from surefit.tasks import token_classification
-from surefit.tasks.token_classification import encode
+from surefit.inputs.tokenizer import load_again, read_words_as_text, train_tokenizer
+from surefit.targets.tags import ENTITY_F1, decode, encode
 
 NAMES = ["Anna", "Boris", "Clara", "Deniz"]
 
@@ -84,7 +83,7 @@ def test_overlong_rows_follow_the_policy(encoder: Encoder) -> None:
     assert cut.truncated
     assert len(cut.columns["input_ids"]) == 8
     dropping = encoder.with_settings(overlong="drop")
-    with pytest.raises(SkipRowError, match="overlong"):
+    with pytest.raises(RowFaultError, match="overlong"):
         encode(row, dropping)
 
 
@@ -107,8 +106,8 @@ def test_predictions_and_metrics_read_tags_the_same_way(
     )
     outputs = SimpleNamespace(logits=torch.eye(len(names))[tags])
     words = {"words": torch.arange(4)[None], "num_words": torch.tensor([4]), "labels": tags}
-    (answer,) = token_classification.decode(outputs, words, encoder)
+    (answer,) = decode(outputs, words, encoder)
     assert [(e["type"], e["start"], e["end"]) for e in answer["entities"]] == expected
     assert answer["prediction"] == [names[tag] for tag in tags[0]]
-    counts = token_classification.ENTITY_F1.sums(outputs, words, encoder=encoder)
+    counts = ENTITY_F1.sums(outputs, words, encoder=encoder)
     assert counts == {"found": len(expected), "false": 0, "missed": 0}

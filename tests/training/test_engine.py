@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import tempfile
+import random
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -66,23 +67,28 @@ def test_what_the_user_has_set_is_put_back() -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_workers_leave_no_temporary_folder_and_their_errors_are_raised_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_in_workers_are_raised_here() -> None:
     def fail_at_five(number: int) -> dict[str, torch.Tensor]:
         if number == 5:
             raise ValueError("row 5 is bad")
         return {"n": torch.tensor(number)}
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    monkeypatch.delitem(settings, "tempdir", raising=False)
-    list(from_workers(range(4), fail_at_five, 2))
-    left = [str(path) for path in tmp_path.iterdir()]
-    assert left == [settings["tempdir"]]  # its own, till it ends
     with pytest.raises(ValueError, match="row 5 is bad"):
         list(from_workers(range(8), fail_at_five, 2))
-    monkeypatch.delitem(settings, "tempdir")
+
+
+def test_batches_are_made_here_where_a_worker_is_killed() -> None:
+    parent, said = os.getpid(), list[str]()
+
+    def dies_at_five(number: int) -> dict[str, torch.Tensor]:
+        if number == 5 and os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"n": torch.tensor(number)}
+
+    made = list(from_workers(range(8), dies_at_five, 2, notice=said.append))
+    assert [int(batch["n"]) for batch in made] == [*range(8)]
+    assert len(said) == 1
+    assert "without workers" in said[0]
 
 
 def test_a_run_with_workers_equals_one_without(tmp_path: Path) -> None:
@@ -94,6 +100,28 @@ def test_a_run_with_workers_equals_one_without(tmp_path: Path) -> None:
     for run in runs[1:]:
         assert events_of(run) == events_of(runs[0])
         assert_same_weights(run.model, runs[0].model)
+
+
+def _noisy(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    embeds = torch.nn.utils.rnn.pad_sequence([row["inputs_embeds"] for row in rows], True)
+    mask = torch.ones(embeds.shape[:2], dtype=torch.int64)
+    labels = torch.stack([row["labels"] for row in rows])
+    noise = torch.rand(embeds.shape) + random.random() + np.random.rand()
+    return {"inputs_embeds": embeds + noise, "attention_mask": mask, "labels": labels}
+
+
+def test_what_a_collate_fn_draws_does_not_depend_on_workers(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"data": feature_rows(50), "epochs": 2, "batch_size": 4}
+    with_dropout = [same_pool(0.1) for _ in range(2)]
+    one, two = (
+        surefit.train(
+            model=model, workers=n, collate_fn=_noisy, output=str(tmp_path / str(n)), **options
+        )
+        for n, model in zip((0, 2), with_dropout, strict=True)
+    )
+    assert events_of(one) == events_of(two)
+    losses = [event["loss"] for event in events_of(one) if event["event"] == "step"]
+    assert len({*losses}) == len(losses)
 
 
 def _parts() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -17,7 +17,7 @@ from surefit.config import make_config
 from surefit.errors import RunFailedError, UsageError
 from surefit.models.optimizer import parameters_by_rate
 from surefit.run.choose_checkpoint import latest_checkpoint
-from surefit.training.guards import check_trained
+from surefit.training.watches import check_trained
 
 
 def train(folder: Path, model: torch.nn.Module, **options: Any) -> Any:

@@ -12,7 +12,7 @@ import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
 from surefit.errors import FindingError, RunFailedError, UsageError
 from surefit.pipeline.evaluation import EvaluationSettings
-from surefit.targets.task_spec import Sample
+from surefit.targets.generation import Sample
 
 
 def letters(expected: str, got: str) -> float:

@@ -18,7 +18,7 @@ from surefit.plan.rate_test import Rates, try_rate
 from surefit.run.run_folder import open_run
 from surefit.training import run as start
 from surefit.training.engine import Engine, make_engine
-from surefit.training.guards import diverged_since, is_stuck
+from surefit.training.watches import diverged_since, is_stuck
 
 
 class Stopped(MeanPool):

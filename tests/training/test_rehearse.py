@@ -19,7 +19,7 @@ from surefit.core import files
 from surefit.core.locks import lock_run, sweep_scratch
 from surefit.errors import FindingError
 from surefit.models.save_model import save_model
-from surefit.tasks.feature_classification import SPEC
+from surefit.tasks.classification import SEQUENCES as SPEC
 from surefit.training import run as start
 
 ROWS = feature_rows(40)

@@ -36,7 +36,8 @@ from surefit.data.cache import release_entries
 from surefit.data.cache_contents import clean_cache
 from surefit.processes import SAME_SIGNAL_SECONDS
 from surefit.run.choose_checkpoint import latest_checkpoint
-from surefit.training import stops
+from surefit.training import guards
+from surefit.training.work import SILENT, StopRequest
 
 TRAIN = ("-m", "surefit", "train")
 
@@ -217,7 +218,7 @@ def test_changed_data_is_refused_with_its_rows(
     assert "accept=[SF403]" in told
     assert resume("--set", "accept=[SF403]") == 0
     assert resume("--max-steps", "5") == 0  # they are now the rows of the run
-    monkeypatch.setattr("surefit.training.resume.make_plan", None)
+    monkeypatch.setattr("surefit.training.run_data.make_plan", None)
     assert command(["evaluate", "run"]) == 0  # and those in the cache
 
 
@@ -235,11 +236,12 @@ def test_signals_close_together_are_one_stop_and_a_later_one_stops_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(stops, "time", SimpleNamespace(monotonic=lambda: now))
-    with stops.stop_on_signal() as asked:
+    monkeypatch.setattr(guards, "time", SimpleNamespace(monotonic=lambda: now))
+    work: Any = SimpleNamespace(stop=StopRequest(), listeners=SILENT)
+    with guards.stop_on_signal(work):
         for _ in range(3):  # as the kernel sends them when a launcher with threads is killed
             os.kill(os.getpid(), signal.SIGTERM)
-        assert asked.value
+        assert work.stop.value
         now += SAME_SIGNAL_SECONDS
-        with pytest.raises(stops.SecondSignal):
+        with pytest.raises(guards.SecondSignal):
             os.kill(os.getpid(), signal.SIGINT)

@@ -27,7 +27,7 @@ from surefit.cli import run
 from surefit.errors import UsageError
 from surefit.request import make_request
 from surefit.training.resume import resume_run, spread_steps
-from surefit.training.run import Listeners
+from surefit.training.work import Listeners
 
 
 @pytest.mark.processes

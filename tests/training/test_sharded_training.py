@@ -18,7 +18,7 @@ from training import sharded_cases
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from surefit.errors import FindingError
-from surefit.inputs.text.tokenizer import train_tokenizer
+from surefit.inputs.tokenizer import train_tokenizer
 from surefit.models.sharding import find_units
 from surefit.pipeline.open_pipeline import Parallel
 from surefit.plan.choose_parallel import check_divisible, find_use

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.probes.model_probes import check_choice, check_detached
@@ -15,8 +16,9 @@ from surefit.models.module_inputs import layer_input_size
 from surefit.models.module_outputs import Key, Picked
 from surefit.models.transformers_models import MODEL_FAILED
 from surefit.speed.numerics import preserved_state
+from surefit.targets.masks import pixel_scores
+from surefit.targets.own_loss import OwnLossError
 from surefit.targets.task_spec import Loss
-from surefit.tasks.image_segmentation import pixel_scores
 
 if TYPE_CHECKING:
     import torch
@@ -110,19 +112,6 @@ class ExpectedOutputs:
 
 
 @dataclass(frozen=True)
-class FirstPass:
-    """What one pass through the model and back showed."""
-
-    picked: Picked
-    """Which of the model's outputs was used."""
-    outputs: Any
-    without_gradient: Sequence[str]
-    """Trainable parameters that the loss does not depend on."""
-    has_gradient: bool
-    """Whether some gradient is other than 0."""
-
-
-@dataclass(frozen=True)
 class ExpectedCount:
     """How many labelled targets a batch has, and whether the loss may count otherwise."""
 
@@ -130,45 +119,92 @@ class ExpectedCount:
     by_loss: bool = False
 
 
-def probe(
-    module: nn.Module,
-    call: Call,
-    batch: Mapping[str, torch.Tensor],
-    loss: Loss,
-    targets: ExpectedCount,
-    expected: ExpectedOutputs | None,
-) -> tuple[FirstPass, list[Finding]]:
-    """Send `batch` through model and loss, and back; raise what keeps it from working."""
-    found = []
-    with preserved_state(module):
-        outputs = _forward(module, call, batch)
-        picked = call.reads.pick(getattr(outputs, "raw", outputs))
-        if not targets.by_loss:  # else the loss_fn reads what it wants
-            _check_kind(outputs, call)
-        if expected is not None and outputs.logits is not None:
-            found += check_scores(outputs.logits, batch, expected)
-            if getattr(outputs, "single_logit", False):
-                found.append(_describe_one_output(expected.classes))
-            found += _check_probabilities(outputs, batch, expected)
-        total, count = _loss(loss, outputs, batch)
-        others = picked.others if picked.how == "size" and not targets.by_loss else {}
-        others = {key: value for key, value in others.items() if value.requires_grad}
-        slopes = _backward(module, total, batch, bool(others))
-        lost = [name for name, slope in slopes.items() if slope is None]
-        alive = any(slope is not None and bool(slope.any()) for slope in slopes.values())
-        del slopes
-        unused = _used_by_others(module, lost, others)
-        if expected is not None or not targets.by_loss:  # else nothing is computed from one output
-            found += check_choice(picked, unused)
-        if lost and not unused:
-            found += _check_lost(module, call, batch, lost)
+@dataclass
+class FirstPass:
+    """One pass of a batch through the model, its loss and back; each part is run once.
+
+    A part that fails raises the finding that names the layer, the loss or the backward.
+    """
+
+    module: nn.Module
+    call: Call
+    batch: Mapping[str, Any]
+    loss: Loss
+    targets: ExpectedCount
+
+    @cached_property
+    def outputs(self) -> Any:
+        """What the model returns."""
+        return _forward(self.module, self.call, self.batch)
+
+    @cached_property
+    def picked(self) -> Picked:
+        """Which of the model's outputs is used."""
+        return self.call.reads.pick(getattr(self.outputs, "raw", self.outputs))
+
+    @cached_property
+    def summed(self) -> tuple[Any, Any]:
+        """The summed loss, and what it counts."""
+        return _loss(self.loss, self.outputs, self.batch)
+
+    @property
+    def others(self) -> dict[Key, torch.Tensor]:
+        """The outputs that may be meant in place of one that was picked by its size."""
+        if self.picked.how != "size" or self.targets.by_loss:
+            return {}
+        return {key: value for key, value in self.picked.others.items() if value.requires_grad}
+
+    @cached_property
+    def gradients(self) -> dict[str, bool | None]:
+        """Whether each trained parameter gets a gradient other than 0; None where it gets none."""
+        slopes = _backward(self.module, self.summed[0], self.batch, bool(self.others))
+        return {n: None if slope is None else bool(slope.any()) for n, slope in slopes.items()}
+
+    @property
+    def without_gradient(self) -> list[str]:
+        """Trainable parameters that the loss does not depend on."""
+        return [name for name, is_alive in self.gradients.items() if is_alive is None]
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether some gradient is other than 0."""
+        return any(self.gradients.values())
+
+
+def check_first_pass(first: FirstPass, expected: ExpectedOutputs | None) -> list[Finding]:
+    """Judge a pass of real rows; raise what keeps the model from being trained."""
+    with preserved_state(first.module):  # of the whole pass: backward needs buffers as they were
+        return _judge(first, expected)
+
+
+def _judge(first: FirstPass, expected: ExpectedOutputs | None) -> list[Finding]:
+    found, outputs, targets = list[Finding](), first.outputs, first.targets
+    if not targets.by_loss:  # else the loss_fn reads what it wants
+        _check_kind(outputs, first.call)
+    if expected is not None and outputs.logits is not None:
+        found += check_scores(outputs.logits, first.batch, expected)
+        if getattr(outputs, "single_logit", False):
+            found.append(_describe_one_output(expected.classes))
+        found += _check_probabilities(outputs, first.batch, expected)
+    total, count = first.summed
+    lost = first.without_gradient
+    unused = _used_by_others(first.module, lost, first.others)
+    if expected is not None or not targets.by_loss:  # else nothing is computed from one output
+        found += check_choice(first.picked, unused)
+    if lost and not unused:
+        found += _check_lost(first, lost)
     if outputs.logits is None and not targets.by_loss:
-        found.append(OWN_LOSS)
+        found.append(OWN_LOSS if not first.call.by_lists else _describe_parts(outputs.raw))
     else:
         _check_count(total, float(count), targets, getattr(outputs, "auxiliary_loss", None))
     if not bool(total.isfinite()):
         raise OUTPUT_NOT_FINITE.error(f"The loss is {total.item()} before the first step.")
-    return FirstPass(picked, outputs, lost, alive), found
+    return found
+
+
+def _describe_parts(parts: Mapping[str, Any]) -> Finding:
+    named = ", ".join(parts)
+    return note(f"The loss is the sum of {named}, each a mean over the images of a batch.")
 
 
 def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: Any) -> None:
@@ -195,7 +231,8 @@ def _check_count(total: Any, count: float, targets: ExpectedCount, auxiliary: An
 def _check_kind(outputs: Any, call: Call) -> None:
     if outputs.logits is None and outputs.loss is None:
         raise MODEL_FAILED.error("The model returned neither logits nor a loss.")
-    if outputs.logits is None and "labels" not in call.arguments.values():
+    takes_labels = call.by_lists or "labels" in call.arguments.values()
+    if outputs.logits is None and not takes_labels:
         raise MODEL_FAILED.error(
             "The model returned a single number, though its forward takes no labels.",
             fix="Return the logits, or let forward take labels and return a loss.",
@@ -209,6 +246,8 @@ def _loss(loss: Loss, outputs: Any, batch: Mapping[str, torch.Tensor]) -> tuple[
         total, count = loss(outputs, batch)
     except FindingError:
         raise
+    except OwnLossError as error:
+        raise MODEL_FAILED.error(error.message, fix=error.fix) from error
     except Exception as error:
         shown = _shapes({"logits": outputs.logits, **batch})
         names = [name for name, value in batch.items() if isinstance(value, torch.Tensor)]
@@ -257,7 +296,7 @@ def _backward(
 def _used_by_others(
     module: nn.Module, lost: Sequence[str], others: Mapping[Key, torch.Tensor]
 ) -> dict[Key, list[str]]:
-    """Those of the parameters without a gradient that other outputs depend on, by output."""
+    """Return those of the parameters without a gradient that other outputs depend on, by output."""
     import torch
 
     unused: dict[Key, list[str]] = {}
@@ -269,16 +308,15 @@ def _used_by_others(
     return unused
 
 
-def _check_lost(
-    module: nn.Module, call: Call, batch: Mapping[str, torch.Tensor], lost: Sequence[str]
-) -> list[Finding]:
-    """Name the parameters that get no gradient."""
-    detached = check_detached(module, call, batch, lost)
+def _check_lost(first: FirstPass, lost: Sequence[str]) -> list[Finding]:
+    """Name the parameters that get no gradient; a further pass shows whether they are detached."""
+    detached = check_detached(first.module, first.call, first.batch, lost)
     if detached:
         return detached
-    trained = sum(p.requires_grad for p in module.parameters())
     shown = ", ".join(lost[:3]) + (" …" if len(lost) > 3 else "")
-    message = f"{len(lost)} of {trained} parameters get no gradient from the first batch"
+    message = (
+        f"{len(lost)} of {len(first.gradients)} parameters get no gradient from the first batch"
+    )
     return [note(f"{message}: {shown}.")]
 
 
@@ -428,7 +466,7 @@ def _check_probabilities(
 
 
 def _last_operations(node: Any) -> set[str]:
-    """The operations that computed a tensor, without those that only move its values."""
+    """Return the operations that computed a tensor, without those that only move its values."""
     if node is None:
         return set()
     name = node.name().removesuffix("Backward0").removesuffix("Backward1")

@@ -138,12 +138,12 @@ def check_gradients(profile: ModelProfile) -> list[Finding]:
 
 
 def _is_alive(profile: ModelProfile, batch: Batch) -> bool:
-    """Whether some weight gets a gradient other than 0."""
+    """Return whether some weight gets a gradient other than 0."""
     return any(slope is not None and bool(slope.any()) for slope in profile.gradients(batch))
 
 
 def _where_lost(profile: ModelProfile) -> tuple[str, str]:
-    """The layer that stops the gradient, and what to do; nothing where no layer gets any."""
+    """Return the layer that stops the gradient, and what to do; nothing where no layer gets any."""
     import torch
 
     outputs: list[tuple[str, nn.Module, torch.Tensor]] = []
@@ -200,8 +200,8 @@ def check_inputs(profile: ModelProfile) -> list[Finding]:
 
 
 def _has_effect(profile: ModelProfile, name: str) -> bool:
-    """Whether outputs change with a column; where they do not, as with a head of zeros, whether
-    gradients do.
+    """Return whether outputs change with a column; where they do not, as with a head of zeros,
+    whether gradients do.
     """
     other = profile.other_answer(name)
     assert other is not None
@@ -234,7 +234,7 @@ def check_padding(profile: ModelProfile) -> list[Finding]:
 
 
 def check_independence(profile: ModelProfile) -> list[Finding]:
-    """A row alone, at the same padded length, must give what it gives among others."""
+    """Return a row alone, at the same padded length, must give what it gives among others."""
     together = getattr(profile.together, "logits", None)
     if profile.rows_agree or together is None or len(together) != profile.num_rows:
         return []
@@ -313,7 +313,7 @@ def _list(picked: Picked) -> str:
 def check_detached(
     module: nn.Module, call: Call, batch: Mapping[str, Any], lost: Sequence[str]
 ) -> list[Finding]:
-    """A finding for those of the parameters without a gradient that change the outputs."""
+    """Return a finding for those of the parameters without a gradient that change the outputs."""
     import torch
 
     named = {name: module.get_parameter(name) for name in lost}
@@ -360,7 +360,7 @@ def run_probes(
     trained: ModelProfile | None = None,
     skipped: Collection[str] = (),
 ) -> list[Finding]:
-    """What all probes find; a model whose outputs differ from call to call cannot be probed.
+    """Return what all probes find; a model whose outputs differ from call to call cannot be probed.
 
     `trained` has the weights that are trained, where those of the profile are perturbed: they are
     asked whether there is a gradient. With `longer`, the model also has to overfit the batch.
@@ -382,7 +382,7 @@ def run_probes(
 
 
 def run_probe(name: str, module: nn.Module, probe: Callable[[], list[Finding]]) -> list[Finding]:
-    """A probe that fails on a working model is reported; it is no fault of the model."""
+    """Return a probe that fails on a working model is reported; it is no fault of the model."""
     try:
         with preserved_state(module):
             return probe()

@@ -63,15 +63,15 @@ class ModelProfile:
         return len(next(iter(self.tensors().values())))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The columns that have one entry per row."""
+        """Return the columns that have one entry per row."""
         return {name: value for name, value in self.batch.items() if hasattr(value, "shape")}
 
     def row(self, place: int) -> dict[str, Any]:
-        """One row as a batch of its own, as long as it is in the batch."""
+        """Return one row as a batch of its own, as long as it is in the batch."""
         return {name: value[place : place + 1] for name, value in self.tensors().items()}
 
     def run(self, batch: Batch) -> Any:
-        """The outputs in evaluation mode; random numbers differ from call to call."""
+        """Return the outputs in evaluation mode; random numbers differ from call to call."""
         import torch
 
         with preserved_state(self.module), torch.no_grad():
@@ -79,14 +79,14 @@ class ModelProfile:
             return self.forward(batch)
 
     def loss_of(self, batch: Batch, outputs: Any = None) -> float:
-        """The summed loss of a batch; of its outputs, where they are known."""
+        """Return the summed loss of a batch; of its outputs, where they are known."""
         import torch
 
         with torch.no_grad():
             return float(self.loss(self.run(batch) if outputs is None else outputs, batch)[0])
 
     def gradients(self, batch: Batch) -> tuple[torch.Tensor | None, ...]:
-        """The gradient of each trained weight."""
+        """Return the gradient of each trained weight."""
         import torch
 
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
@@ -156,7 +156,8 @@ class ModelProfile:
         return change
 
     def changed(self, batch: Batch, *names: str) -> dict[str, Any] | None:
-        """The batch with other values in columns; None where there is no other value to take.
+        """Return the batch with other values in columns; None where there is no other value to
+        take.
 
         Whole numbers are exchanged among those of the batch, so that they stay within the
         vocabulary; fractions get noise of the size of their spread. In a causal model, the first
@@ -191,7 +192,7 @@ class ModelProfile:
         return (ids.shape[1] if mask is None else int(mask.sum(1).min())) // 2
 
     def answer(self, batch: Batch, outputs: Any = None) -> torch.Tensor:
-        """The logits of a batch, or its loss where there are none."""
+        """Return the logits of a batch, or its loss where there are none."""
         import torch
 
         outputs = self.run(batch) if outputs is None else outputs
@@ -199,7 +200,7 @@ class ModelProfile:
         return logits if logits is not None else torch.as_tensor(self.loss_of(batch, outputs))
 
     def other_answer(self, name: str) -> torch.Tensor | None:
-        """The answer with other values in a column; None where there are no others."""
+        """Return the answer with other values in a column; None where there are no others."""
         if name not in self._others:
             other = self.changed(self.batch, name)
             self._others[name] = None if other is None else self.answer(other)
@@ -244,13 +245,13 @@ def exchanged(values: torch.Tensor) -> torch.Tensor:
 
 
 def differ(one: torch.Tensor, other: torch.Tensor) -> float:
-    """How far two tensors are apart, as a share of their size; 0 where both are all zero."""
+    """Return how far two tensors are apart, as a share of their size; 0 where both are all zero."""
     apart, *sizes = largest_difference(one, other)
     return apart / max(*sizes, 1e-12)
 
 
 def tolerance(value: torch.Tensor) -> float:
-    """The share by which equal results may differ: kernels choose other orders of summing."""
+    """Return share by which equal results may differ: kernels choose other orders of summing."""
     return tolerance_of(value).values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX
@@ -44,48 +44,106 @@ TARGET_REACHES_OUTPUTS = rule(
 )
 
 
-@dataclass(frozen=True)
-class OtherTargets:
-    """A real batch, and the same rows with other targets."""
+@dataclass
+class TargetPasses:
+    """The logits of a real batch with its targets, with others, and without any.
 
+    Each pass is run once, and equal seeds give equal dropout. `arguments` are those of forward that
+    receive a target, each with its column.
+    """
+
+    module: nn.Module
+    call: Call
     batch: Batch
     other: Batch
+    """The same rows with other targets."""
     arguments: Mapping[str, str]
-    """The arguments of forward that receive a target, each with its column."""
     steps: int | None = None
     """Where targets are the decoder's inputs, the steps before the first changed one: the outputs
     that predict these steps and the next one must stay."""
+    _kept: dict[tuple[str, bool], torch.Tensor | None] = field(default_factory=dict)
+
+    def usual(self, training: bool) -> torch.Tensor | None:
+        """Return the logits in training or evaluation mode; None where no logits are used."""
+        return self._run("", training, self.call, self.batch)
+
+    def changed(self, argument: str, training: bool) -> torch.Tensor | None:
+        """Return the logits with other targets in one argument."""
+        column = self.arguments[argument]
+        batch = {**self.batch, column: self.other[column]}
+        return self._run(argument, training, self.call, batch)
+
+    def without(self) -> torch.Tensor | None:
+        """Return the logits of the call without targets, as prediction makes it."""
+        return self._run("without", False, self.call.predicting, self.batch)
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether forward can be called without targets that are no inputs of a decoder."""
+        return self.steps is None and not self.call.targets.required
+
+    def again(self, training: bool) -> torch.Tensor | None:
+        """Return the logits of a second, equal call."""
+        return self._run("again", training, self.call, self.batch)
+
+    def _run(self, name: str, training: bool, call: Call, batch: Batch) -> torch.Tensor | None:
+        import torch
+
+        if (name, training) not in self._kept:
+            self.module.train(training)
+            torch.manual_seed(0)
+            made: Any = getattr(call(self.module, batch), "logits", None)
+            self._kept[name, training] = None if made is None else made.detach()
+        return self._kept[name, training]
+
+    def change(self, one: torch.Tensor, other: torch.Tensor | None) -> float:
+        """How far outputs moved, as a share of their size; 0 where it is no more than rounding."""
+        if other is None or one.shape != other.shape:
+            return 1.0
+        if self.steps is not None:
+            one, other = one[:, : self.steps + 1], other[:, : self.steps + 1]
+        change = differ(one, other)
+        return change if change > tolerance(one) else 0.0
 
 
-def check_targets(module: nn.Module, call: Call, given: OtherTargets) -> list[Finding]:
+def check_targets(passes: TargetPasses) -> list[Finding]:
     """No logit may move when a target changes in the call that training makes.
 
-    In training mode, equal seeds give equal dropout. In evaluation mode, the outputs must also be
-    those of the call without targets.
+    In evaluation mode, the outputs must also be those of the call without targets.
     """
+    if passes.usual(training=True) is None:  # a loss of its own, whose call has no outputs used
+        return []
     for training in (True, False):
-        usual = _logits(module, call, given.batch, training)
-        if usual is None:  # a loss of its own, whose call has no outputs that are used
+        if not training and passes.may_leave_out and _evaluates_alike(passes):
             return []
-        for argument, column in given.arguments.items():
-            changed = {**given.batch, column: given.other[column]}
-            change = _change(usual, _logits(module, call, changed, training), given.steps)
+        usual = passes.usual(training)
+        if usual is None:
+            return []
+        for argument, column in passes.arguments.items():
+            change = passes.change(usual, passes.changed(argument, training))
             if change > 0:
-                if _change(usual, _logits(module, call, given.batch, training)) > 0:
+                if passes.change(usual, passes.again(training)) > 0:
                     raise RuntimeError("forward draws numbers that torch.manual_seed does not set")
-                return [_leak(argument, column, change, given.steps is not None)]
-    if given.steps is not None or call.targets.required:
+                return [_leak(argument, column, change, passes.steps is not None)]
+    if not passes.may_leave_out:
         return []
     assert usual is not None
-    change = _change(usual, _logits(module, call.predicting, given.batch, training=False))
+    change = passes.change(usual, passes.without())
     if change == 0:
         return []
-    names = ", ".join(map(repr, given.arguments))
+    names = ", ".join(map(repr, passes.arguments))
     message = (
         f"Without its argument {names}, which receives the target, forward gives other outputs: "
         f"they move by {change:.2g} of their size."
     )
-    return [TARGET_REACHES_OUTPUTS.finding(message, column=next(iter(given.arguments.values())))]
+    return [TARGET_REACHES_OUTPUTS.finding(message, column=next(iter(passes.arguments.values())))]
+
+
+def _evaluates_alike(passes: TargetPasses) -> bool:
+    """Return whether other targets and none give the same outputs in evaluation mode."""
+    plain = passes.without()
+    others = (passes.changed(argument, training=False) for argument in passes.arguments)
+    return plain is not None and all(passes.change(plain, other) == 0 for other in others)
 
 
 def _leak(argument: str, column: str, change: float, is_decoder: bool) -> Finding:
@@ -98,25 +156,6 @@ def _leak(argument: str, column: str, change: float, is_decoder: bool) -> Findin
         message = f"{receives} the outputs that have to predict it: {moved}"
         fix = "Let the decoder see earlier tokens only: inputs shifted by one, causal attention."
     return TARGET_REACHES_OUTPUTS.finding(message, column=column, fix=fix)
-
-
-def _logits(module: nn.Module, call: Call, batch: Batch, training: bool) -> torch.Tensor | None:
-    import torch
-
-    module.train(training)
-    torch.manual_seed(0)
-    made: Any = getattr(call(module, batch), "logits", None)
-    return None if made is None else made.detach()
-
-
-def _change(one: torch.Tensor, other: torch.Tensor | None, steps: int | None = None) -> float:
-    """How far outputs moved, as a share of their size; 0 where it is no more than rounding."""
-    if other is None or one.shape != other.shape:
-        return 1.0
-    if steps is not None:
-        one, other = one[:, : steps + 1], other[:, : steps + 1]
-    change = differ(one, other)
-    return change if change > tolerance(one) else 0.0
 
 
 MODEL_LOSS_DIFFERS = rule(
@@ -176,7 +215,7 @@ def compare_losses(profile: ModelProfile, call: Call, loss: Loss) -> tuple[bool,
 
 
 def _own_loss(profile: ModelProfile, call: Call, outputs: Any) -> _Own | None:
-    """What the model returns as its loss when it is given labels; None where it has none."""
+    """Return what the model returns as its loss when it is given labels; None where it has none."""
     import torch
 
     module: Any = profile.module
@@ -213,7 +252,7 @@ def _kept_config(config: Any) -> Iterator[None]:
 
 
 def _auxiliary_value(profile: ModelProfile, call: Call) -> float:
-    """The terms that the model adds to its token loss; 0 where it adds none."""
+    """Return the terms that the model adds to its token loss; 0 where it adds none."""
     import torch
 
     auxiliary = find_auxiliary_loss(profile.module)
@@ -229,7 +268,7 @@ def _auxiliary_value(profile: ModelProfile, call: Call) -> float:
 
 
 def _describe(own: _Own, total: float, profile: ModelProfile) -> str:
-    """What makes the difference, as far as it can be seen."""
+    """Return what makes the difference, as far as it can be seen."""
     for each in own.calls:
         if each.get("label_smoothing"):
             return f"the model smooths its labels by {each['label_smoothing']:g}"
@@ -268,7 +307,7 @@ LABEL_MISPLACED = rule(
 
 
 def check_shift(profile: ModelProfile) -> list[Finding]:
-    """The loss of a single label must depend on the token before it, and on no later one.
+    """Return the loss of a single label must depend on the token before it, and on no later one.
 
     Where surefit shifts the labels, it is enough that the logits see no later token.
     """
@@ -304,7 +343,7 @@ def check_shift(profile: ModelProfile) -> list[Finding]:
 
 
 def _middle_label(labels: Any) -> tuple[int, int] | None:
-    """Row and place of a label with tokens before and after it."""
+    """Return row and place of a label with tokens before and after it."""
     for row, values in enumerate(labels):
         places = (values != IGNORE_INDEX).nonzero().flatten().tolist()
         inner = [place for place in places if 2 <= place < len(values) - 1]

@@ -84,7 +84,7 @@ def check_reload(
     load: Callable[[Path], nn.Module],
     call: Callable[[nn.Module, Batch], Any],
 ) -> list[Finding]:
-    """The model, saved and loaded again, must give the outputs that it gave before."""
+    """Return the model, saved and loaded again, must give the outputs that it gave before."""
     import torch
 
     before = profile.together
@@ -117,7 +117,7 @@ Generate = Callable[[Prompts, int], Any]
 def choose_generation(
     model: Any, generate: Generate, prompts: tuple[Any, Any]
 ) -> tuple[Together, list[Finding]]:
-    """How prompts may be batched: padded, with prompts of equal length only, or not at all.
+    """Return how prompts may be batched: padded, with prompts of equal length only, or not at all.
 
     `prompts` are the token ids of two rows. The next-token logits of a few steps are compared.
     """
@@ -143,7 +143,7 @@ def choose_generation(
 
 
 def _steps(model: Any, generate: Generate, prompts: Sequence[Any]) -> list[Any]:
-    """The next-token logits of the first prompt at each step of generation."""
+    """Return the next-token logits of the first prompt at each step of generation."""
     with _recorded(model) as steps:
         generate([{"input_ids": ids} for ids in prompts], NEW_TOKENS)
     return steps
@@ -167,7 +167,7 @@ def _recorded(model: Any) -> Iterator[list[Any]]:
 
 
 def _change(batched: list[Any], alone: list[Any]) -> float:
-    """The largest change of the logits, up to the step at which another token is chosen."""
+    """Return the largest change of the logits, up to the step at which another token is chosen."""
     largest = 0.0
     for one, other in zip(batched, alone, strict=False):
         largest = max(largest, differ(one, other))

@@ -20,9 +20,9 @@ from surefit.data.formats.numpy_files import (
     Shape,
     concatenate,
     map_npy,
+    nested_column,
     odd_shape,
     ragged_column,
-    ragged_rows,
     shape_of,
     to_arrow,
 )
@@ -90,7 +90,7 @@ def _named_as_shards(files: Sequence[Path]) -> bool:
 
 
 def doubtful_shards(files: Sequence[Path]) -> tuple[Finding, ...]:
-    """A warning for many matrices of one shape, which may be rows as well as shards."""
+    """Return a warning for many matrices of one shape, which may be rows as well as shards."""
     if len(files) < _MANY_FILES or _named_as_shards(files):
         return ()
     shapes = {shape_of(file) for file in files}
@@ -107,7 +107,7 @@ def doubtful_shards(files: Sequence[Path]) -> tuple[Finding, ...]:
 
 
 def join_files(files: Sequence[Path], shapes: Sequence[Shape]) -> tuple[str, pa.Array]:
-    """One row per file: a column of arrays, `image` where they are images, else `features`.
+    """Return one row per file: a column of arrays, `image` where they are images, else `features`.
 
     All values are written to the cache once: mapping every file would take a map each.
     """
@@ -124,10 +124,8 @@ def join_files(files: Sequence[Path], shapes: Sequence[Shape]) -> tuple[str, pa.
     arrays = (map_npy(file, str(file)) for file in files)
     dtype = np.result_type(*{map_npy(file, str(file)).dtype for file in files})
     key = fingerprint("rows", content_hashes([str(file) for file in files]))
-    if len({*shapes}) > 1:
-        return "features", ragged_rows(shapes, arrays, dtype, key)
-    stacked = concatenate((array[None] for array in arrays), (len(files), *first), dtype, key)
-    return "image" if is_image else "features", to_arrow(stacked)
+    column = nested_column(concatenate(arrays, shapes, dtype, key), shapes)
+    return "image" if is_image and len({*shapes}) == 1 else "features", column
 
 
 def _spread(shapes: Sequence[Shape]) -> str:

@@ -90,7 +90,7 @@ def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
 
 
 def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
-    """Whether a batch is memory-mapped rather than unpacked into memory."""
+    """Return whether a batch is memory-mapped rather than unpacked into memory."""
     if batch is None:
         return True
     parts = [part for column in batch.columns for part in column.buffers() if part is not None]
@@ -126,12 +126,12 @@ class SavedState:
 
 
 def is_dataset_folder(path: Path) -> bool:
-    """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote the folder."""
+    """Return whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote the folder."""
     return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
 
 
 def dataset_splits(path: Path) -> Splits | None:
-    """The folders of the splits in a `DatasetDict` folder; None for a single dataset."""
+    """Return the folders of the splits in a `DatasetDict` folder; None for a single dataset."""
     if not (path / "dataset_dict.json").is_file():
         return None
     names = _read(path / "dataset_dict.json", SavedSplits).splits
@@ -144,7 +144,7 @@ def dataset_splits(path: Path) -> Splits | None:
 
 
 def dataset_files(folder: Path) -> list[Path]:
-    """The Arrow files of a folder that `Dataset.save_to_disk` wrote, in order."""
+    """Return the Arrow files of a folder that `Dataset.save_to_disk` wrote, in order."""
     files = _read(folder / "state.json", SavedState)._data_files
     paths = [folder / Path(file.filename).name for file in files]
     missing = next((path for path in paths if not path.is_file()), None)
@@ -165,7 +165,7 @@ def _read(path: Path, kind: type[T]) -> T:
 
 
 def open_parquet(path: Path, reading: Reading) -> Opened:
-    """The rows of a `.parquet` file; only a few pages of it are in memory at a time."""
+    """Yield the rows of a `.parquet` file; only a few pages of it are in memory at a time."""
     import pyarrow.parquet
 
     shown = str(path)

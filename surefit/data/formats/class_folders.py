@@ -52,7 +52,7 @@ _LOOK_AT = 64
 
 
 def kind_in(path: Path) -> FileKind | None:
-    """What the class folders of a folder hold; None if it has no such folders."""
+    """Return what the class folders of a folder hold; None if it has no such folders."""
     classes = _classes(path)
     files = [file for folder in classes for file in islice(_files(folder), _LOOK_AT)]
     kind = common_kind(files)
@@ -67,7 +67,7 @@ def kind_in(path: Path) -> FileKind | None:
 
 
 def num_files(path: Path) -> int:
-    """How many files the class folders have."""
+    """Return how many files the class folders have."""
     return sum(1 for folder in _classes(path) for _ in _files(folder))
 
 
@@ -123,7 +123,7 @@ def folder_fingerprint(path: Path) -> str:
 
 
 def files_read(path: Path) -> list[Path]:
-    """The files of the class folders that are read, sorted."""
+    """Return the files of the class folders that are read, sorted."""
     kind = kind_in(path) or IMAGES
     return sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
 
@@ -138,7 +138,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _of_kind(folder: Path, kind: FileKind) -> list[Path]:
-    """The files of a class folder that are read, sorted."""
+    """Return the files of a class folder that are read, sorted."""
     found = sorted(file for file in _files(folder) if kind.has(file))
     return sorted(_files(folder)) if kind is TEXTS and not found else found
 
@@ -152,7 +152,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def find_pair(path: Path) -> tuple[Path, Path] | None:
-    """The folders of images and of masks, if a folder has these two and no other."""
+    """Return the folders of images and of masks, if a folder has these two and no other."""
     inside = _folders(path)
     images = [folder for folder in inside if folder.name.lower() in IMAGE_FOLDERS]
     masks = [folder for folder in inside if folder.name.lower() in MASK_FOLDERS]
@@ -162,7 +162,7 @@ def find_pair(path: Path) -> tuple[Path, Path] | None:
 
 
 def _open_pair(pair: tuple[Path, Path]) -> Opened:
-    """Columns `image` and `mask` with the paths of files, sorted by name."""
+    """Return columns `image` and `mask` with the paths of files, sorted by name."""
     images, masks = (_by_name(folder) for folder in pair)
     masks = {_image_of(name, images): file for name, file in masks.items()}
     missing = [str(file) for name, file in images.items() if name not in masks]
@@ -185,13 +185,13 @@ def _open_pair(pair: tuple[Path, Path]) -> Opened:
 
 
 def _by_name(folder: Path) -> dict[str, Path]:
-    """The images in a folder, at any depth, by their path in it without the ending."""
+    """Return the images in a folder, at any depth, by their path in it without the ending."""
     files = _of_kind(folder, IMAGES)
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
 
 
 def _image_of(name: str, images: Mapping[str, Path]) -> str:
-    """The name of the image that a mask belongs to; its own if there is none."""
+    """Return the name of the image that a mask belongs to; its own if there is none."""
     ends = (end for end in ENDS if name.endswith(end) and name.removesuffix(end) in images)
     return name.removesuffix(next(ends, ""))
 

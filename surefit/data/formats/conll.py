@@ -25,7 +25,7 @@ MAX_TOKENS = 1_000_000
 
 
 def read_records(path: Path, reading: Reading) -> Records:
-    """The first line of each sentence, and its columns as lists of text.
+    """Yield the first line of each sentence, and its columns as lists of text.
 
     The first column is `tokens` and the last `tags`; those between are column_1 and so on.
     """

@@ -13,10 +13,11 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import Reading
+from surefit.data.data_rules import MAX_COLUMNS, too_many_columns
 from surefit.data.formats.number_columns import Cells, infer_columns
 from surefit.data.formats.opened import bad_line
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile
-from surefit.data.formats.text_lines import MAX_COLUMNS, Records, too_many_columns
+from surefit.data.formats.text_lines import Records
 from surefit.data.written_values import MISSING_MARKERS, NUMBER, is_missing, markers_of
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
@@ -52,7 +53,7 @@ class DelimitedLayout:
     names: tuple[str, ...] | None
 
     def reader(self, lines: Iterable[str]) -> Reader:
-        """A reader of the cells of each row."""
+        """Return a reader of the cells of each row."""
         return _reader(lines, self.delimiter, self.quoting, strict=True)
 
 
@@ -65,7 +66,7 @@ def _reader(lines: Iterable[str], delimiter: str, quoting: bool, strict: bool) -
 def find_layout(
     path: Path, default: str, reading: Reading
 ) -> tuple[DelimitedLayout, list[Finding]]:
-    """The layout of a file whose ending suggests the delimiter `default`; what was inferred."""
+    """Return layout of a file whose ending suggests the delimiter `default`; what was inferred."""
     found: list[Finding] = []
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = _sample_lines(path, reading)
@@ -160,7 +161,7 @@ def _share_of_equal_rows(lines: Sequence[str], delimiter: str) -> float:
 
 
 def _has_stray_quotes(path: Path, delimiter: str, reading: Reading) -> bool:
-    """Whether quotes are unbalanced, and every line is one row without them."""
+    """Return whether quotes are unbalanced, and every line is one row without them."""
     stray, widths = False, Counter[int]()
     for _, line in TextFile(path, reading).lines():
         cells = line.rstrip("\r\n").split(delimiter)
@@ -187,7 +188,7 @@ def _looks_like_data(rows: Rows) -> str | None:
 
 
 def _counts_up(cells: Sequence[str]) -> bool:
-    """Whether numbers are plausible column names: 0, 1, 2 … or years."""
+    """Return whether numbers are plausible column names: 0, 1, 2 … or years."""
     if len(cells) < 2 or not all(cell.isdigit() for cell in cells):
         return False
     values = [int(cell) for cell in cells]
@@ -213,7 +214,7 @@ def _name_columns(rows: Rows) -> tuple[str, ...]:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell may be in a column of numbers: a number, or a missing one."""
+    """Return whether a cell may be in a column of numbers: a number, or a missing one."""
     return NUMBER.fullmatch(cell.strip()) is not None or is_missing(cell, MISSING_MARKERS | {""})
 
 
@@ -236,7 +237,7 @@ def read_tsv(path: Path, reading: Reading) -> Records:
 
 
 def _read(path: Path, default: str, reading: Reading) -> Records:
-    """A blank cell is missing (None)."""
+    """Yield a blank cell is missing (None)."""
     layout, found = find_layout(path, default, reading)
     yield from found
     names, rows, _ = _open_cells(TextFile(path, reading), layout)
@@ -263,7 +264,7 @@ def _convert(cell: str, kind: type, missing: Collection[str]) -> Any:
 def _open_cells(
     file: TextFile, layout: DelimitedLayout
 ) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
-    """Column names, line number and cells of each row, and findings about the names."""
+    """Return column names, line number and cells of each row, and findings about the names."""
     reader = layout.reader(line for _, line in file.lines())
     found: list[Finding] = []
     names: Sequence[str] | None = layout.names
@@ -292,7 +293,7 @@ class _Row:
     first_line: int
 
     def lines(self, reader: Reader) -> range:
-        """The lines of the row so far."""
+        """Return the lines of the row so far."""
         return range(self.first_line, reader.line_num + 1)
 
 
@@ -308,7 +309,7 @@ def _named_line(path: Path, reader: Reader) -> Iterator[_Row]:
 
 
 def _quote_hint(lines: range) -> str:
-    """What the error about a row of several lines adds: a quote joins them."""
+    """Return what the error about a row of several lines adds: a quote joins them."""
     if len(lines) < 2:
         return ""
     return f"; a quote that opens in line {lines.start} joins it to line {lines[-1]}"

@@ -41,13 +41,13 @@ NAMED_FILE_MISSING = rule(
 
 
 def media_kind(path: Path) -> FileKind | None:
-    """The kind of an image or audio file, which is a row wherever it is; None for others."""
+    """Return the kind of an image or audio file, which is a row wherever it is; None for others."""
     kind = kind_of(path)
     return kind if kind is not None and kind.decoded and not path.is_dir() else None
 
 
 def open_media(path: Path, reading: Reading) -> Opened:
-    """One image or audio file, by its path."""
+    """Return one image or audio file, by its path."""
     kind = media_kind(path)
     assert kind is not None
     return read_contents([path], kind, reading)
@@ -82,7 +82,7 @@ def _not_rows(files: Sequence[Path]) -> UsageError:
 
 
 def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | None:
-    """What the pattern's first group matches in each name."""
+    """Return what the pattern's first group matches in each name."""
     matches = [re.search(pattern, file.name) for file in files]
     odd = next((f for f, match in zip(files, matches, strict=True) if match is None), None)
     if odd is None:
@@ -96,7 +96,7 @@ def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | 
 
 
 def read_contents(files: Sequence[Path], kind: FileKind, reading: Reading) -> Opened:
-    """One row per file, in a column named after the role: what the file holds.
+    """Return one row per file, in a column named after the role: what the file holds.
 
     Images and audio stay on disk: the column has their paths.
     """
@@ -110,7 +110,7 @@ def read_contents(files: Sequence[Path], kind: FileKind, reading: Reading) -> Op
 
 
 def array_shapes(files: Sequence[Path]) -> list[Shape]:
-    """The shapes of `.npy` files, from their headers; a file that cannot be read is reported."""
+    """Return shapes of `.npy` files, from their headers; a file that cannot be read is reported."""
     return [shape_of(file) or map_npy(file, str(file)).shape for file in files]
 
 
@@ -151,7 +151,7 @@ def _texts(file: TextFile, by_line: bool) -> Iterator[str]:
 
 
 def read_named_files(table: Table, reading: Reading) -> Table:
-    """The table with the content of `.npy` and `.txt` files in the columns that name them."""
+    """Return table with the content of `.npy` and `.txt` files in the columns that name them."""
     for column in table.columns:
         kind = kind_named(table, column, lambda found: not found.decoded)
         if kind is None:
@@ -189,7 +189,7 @@ def _with_contents(table: Table, column: str, kind: FileKind, reading: Reading) 
 
 
 def _by_row(content: Any, files: Sequence[str], paths: Sequence[str | None]) -> Any:
-    """The content of each row's file; a file may be named in several rows, or in none."""
+    """Return the content of each row's file; a file may be named in several rows, or in none."""
     if list(files) == list(paths):
         return content
     places = {file: place for place, file in enumerate(files)}

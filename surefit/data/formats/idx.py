@@ -13,11 +13,10 @@ import pyarrow as pa
 from surefit.config import Reading
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH
-from surefit.data.formats.numpy_files import to_arrow
-from surefit.data.formats.opened import Opened, bad_file, cached_array, labels_beside
+from surefit.data.data_rules import CORRUPT_FILE
+from surefit.data.formats.numpy_files import to_arrow, with_labels
+from surefit.data.formats.opened import Opened, bad_file, cached_array
 from surefit.data.formats.text_decoding import open_bytes
-from surefit.findings import note
 
 ENDING = ".idx"
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -32,19 +31,7 @@ def open_idx(path: Path, reading: Reading) -> Opened:
     array = _map_idx(path)
     if array.ndim < 3:
         return Opened(pa.table({"label" if array.ndim == 1 else "features": to_arrow(array)}))
-    columns, labels_file = {"image": to_arrow(array)}, labels_beside(path)
-    if labels_file is None:
-        return Opened(pa.table(columns))
-    labels = _map_idx(labels_file)
-    if len(labels) != len(array):
-        raise FILES_DO_NOT_MATCH.error(
-            f"{path.name} has {len(array)} images, but {labels_file.name} has "
-            f"{len(labels)} labels.",
-            file=str(labels_file),
-        )
-    message = f"{path.name}: the labels are read from {labels_file.name}."
-    columns["label"] = to_arrow(labels)
-    return Opened(pa.table(columns), (note(message, file=str(path)),))
+    return with_labels(path, {"image": array}, _map_idx)
 
 
 def _map_idx(path: Path) -> Array:

@@ -44,7 +44,7 @@ def read_records(path: Path, reading: Reading) -> Records:
 
 
 def _is_lines(path: Path, reading: Reading) -> bool:
-    """Whether the first line is a complete object and another one follows."""
+    """Return whether the first line is a complete object and another one follows."""
     first, _, rest = next(TextFile(path, reading).chunks(), "").lstrip().partition("\n")
     if not rest.lstrip().startswith("{"):
         return False
@@ -63,7 +63,7 @@ class _Reader:
         self.window = JsonWindow(self.file.chunks(), path)
 
     def rows(self) -> Records:
-        """The rows; then a check that the file ends after them."""
+        """Yield the rows; then a check that the file ends after them."""
         if self.window.peek() == "":
             return
         if self.field is not None:
@@ -76,7 +76,7 @@ class _Reader:
         yield from self.window.json.findings()
 
     def _rows_at(self, keys: list[str]) -> Records:
-        """The rows at read.field; the rest of the file is not read."""
+        """Yield the rows at read.field; the rest of the file is not read."""
         for depth, wanted in enumerate(keys):
             if self.window.peek() != "{":
                 place = ".".join(keys[:depth]) or "the file"
@@ -98,7 +98,7 @@ class _Reader:
             yield from self._column_rows(self.window.value(), self.window.line)
 
     def _find_rows(self) -> Records:
-        """The only list of objects in the top-level object; else its values as columns."""
+        """Yield the only list of objects in the top-level object; else its values as columns."""
         values: dict[str, Any] = {}
         found: str | None = None
         for key in self._keys():
@@ -117,7 +117,7 @@ class _Reader:
             yield from self._column_rows(values, 1)
 
     def _keys(self) -> Iterator[str]:
-        """The keys of an object; the caller reads the value of each."""
+        """Yield the keys of an object; the caller reads the value of each."""
         self.window.take("{")
         if self.window.peek() == "}":
             self.window.take("}")
@@ -153,7 +153,7 @@ class _Reader:
                 return
 
     def _column_rows(self, columns: Any, line: int) -> Records:
-        """Rows of an object of columns: lists, or objects from row name to value (pandas)."""
+        """Yield rows of an object of columns: lists, or objects from row name to value (pandas)."""
         if not isinstance(columns, dict):
             raise self._no_rows(f"expected a list of objects, found a {type(columns).__name__}")
         if columns and not any(isinstance(value, list | dict) for value in columns.values()):
@@ -196,7 +196,7 @@ class JsonWindow:
         return self._line
 
     def peek(self) -> str:
-        """The next character that is not white space; empty at the end of the file."""
+        """Return the next character that is not white space; empty at the end of the file."""
         while True:
             while self._place < len(self._text) and self._text[self._place] in _SPACE:
                 self._place += 1
@@ -206,7 +206,7 @@ class JsonWindow:
                 return ""
 
     def opens_objects(self) -> bool:
-        """Whether a list starts here whose first element is an object."""
+        """Return whether a list starts here whose first element is an object."""
         if self.peek() != "[":
             return False
         while True:
@@ -223,7 +223,7 @@ class JsonWindow:
         self._place += 1
 
     def value(self) -> Any:
-        """The next complete value."""
+        """Return the next complete value."""
         self.peek()
         while True:
             begin = self._place
@@ -248,7 +248,7 @@ class JsonWindow:
             return value
 
     def fail(self, what: str, place: int | None = None) -> FindingError:
-        """An error at the current position, or at another one in the window."""
+        """Return an error at the current position, or at another one in the window."""
         place = self._place if place is None else place
         line = self.line + self._text.count("\n", self._place, place)
         return bad_line(self._path, line, f"{what}: {self._text[place : place + 40]!r}")

@@ -68,7 +68,7 @@ def _objects(file: TextFile) -> Records:
 
 
 def no_object(path: Path, line: int, value: Any) -> FindingError:
-    """The error about a value in a JSON file that is not a row."""
+    """Return the error about a value in a JSON file that is not a row."""
     found = f"{type(value).__name__}: {json.dumps(value)[:60]!r}"
     return bad_line(path, line, f'expected an object such as {{"prompt": …}}, found {found}')
 
@@ -104,7 +104,7 @@ class JsonReader:
             raise bad_line(self.path, line, f"the key {key!r} is not UTF-8.", rule=NOT_UTF8)
 
     def findings(self) -> Iterator[Finding]:
-        """The finding about twin keys, once all rows have been read."""
+        """Yield the finding about twin keys, once all rows have been read."""
         if self._first is None:
             return
         line, key = self._first
@@ -123,7 +123,7 @@ class JsonReader:
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects are nested deeper than so many levels.
+    """Return whether lists and objects are nested deeper than so many levels.
 
     >>> is_deeper([[1]], 2), is_deeper([[1]], 1)
     (False, True)
@@ -140,7 +140,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 def _without_broken(records: Records, file: TextFile) -> Records:
-    """The records, with a warning about text that is not UTF-8, which becomes missing."""
+    """Yield the records, with a warning about text that is not UTF-8, which becomes missing."""
     num_rows, rows, broken = 0, [], file.broken
     for record in records:
         if isinstance(record, Finding):
@@ -164,7 +164,7 @@ def _without_broken(records: Records, file: TextFile) -> Records:
 
 
 def _storable_text(value: Any) -> Any:
-    """The value with None instead of text that was not UTF-8."""
+    """Return the value with None instead of text that was not UTF-8."""
     if isinstance(value, str):
         try:
             value.encode("utf-8")
@@ -182,7 +182,7 @@ Row = dict[str, Any]
 
 
 def flatten(records: Records, path: Path) -> Records:
-    """The records, with nested ones flattened; the first of each kind is reported.
+    """Yield the records, with nested ones flattened; the first of each kind is reported.
 
     Dialogues stay in their row, converted to one type.
     """
@@ -226,14 +226,14 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _instances(row: Row) -> Iterator[Row]:
-    """One row per instance; a task without instances keeps its row, which counts as empty."""
+    """Yield one row per instance; a task without instances keeps its row, which counts as empty."""
     rest = {name: value for name, value in row.items() if name != "instances"}
     for instance in row["instances"] or [{"input": None, "output": None}]:
         yield {**rest, **instance}
 
 
 def _questions(row: Row) -> Iterator[Row]:
-    """One row per question, with its title and context."""
+    """Yield one row per question, with its title and context."""
     inner = "paragraphs" if "paragraphs" in row else "qas"
     rest = {name: value for name, value in row.items() if name != inner}
     for part in row[inner]:
@@ -244,7 +244,7 @@ def _questions(row: Row) -> Iterator[Row]:
 
 
 def _answers(row: Row) -> Iterator[Row]:
-    """The first answer as `answer`; the texts and positions of all answers as lists.
+    """Yield the first answer as `answer`; the texts and positions of all answers as lists.
 
     Their texts are `references` as well: all of them are right.
     """

@@ -126,7 +126,7 @@ class Column:
             self.odd[cell] = _Cell(1, row, line)
 
     def is_spoiled(self, num_rows: int) -> bool:
-        """Whether a few cells turn a column of numbers into text."""
+        """Return whether a few cells turn a column of numbers into text."""
         if self.is_text or not self.num_odd:
             return False
         num_filled = num_rows - self.num_blank
@@ -146,7 +146,7 @@ class Columns:
     """Row and line of each."""
 
     def findings(self, path: Path) -> Iterator[Finding]:
-        """The cells and header lines that turn columns of numbers into text."""
+        """Yield the cells and header lines that turn columns of numbers into text."""
         spoiled = [column for column in self.columns if column.is_spoiled(self.num_rows)]
         if self.headers:
             yield self._repeated_header(path, [c for c in spoiled if _only_header(c, self)])
@@ -197,7 +197,7 @@ def _only_header(column: Column, columns: Columns) -> bool:
 def infer_columns(
     names: Sequence[str], rows: Iterable[Cells], markers: Collection[str] = ()
 ) -> Columns:
-    """What each column holds. All cells are examined, unless a column is certainly text."""
+    """Return what each column holds. All cells are examined, unless a column is certainly text."""
     columns = tuple(Column(name, place, markers=markers) for place, name in enumerate(names))
     header = list(names) if len(names) > 1 else None
     headers: list[tuple[int, int]] = []
@@ -225,7 +225,7 @@ def infer_columns(
 def without_text_columns(
     findings: Iterable[Finding], roles: Mapping[str, str], whole_rows: bool
 ) -> list[Finding]:
-    """The findings without those about columns that are used as text, or not used at all.
+    """Return the findings without those about columns that are used as text, or not used at all.
 
     Numbers are read from the label, from roles that a task brings itself and, in tabular rows, from
     the columns without a role.
@@ -240,6 +240,6 @@ def without_text_columns(
 
 
 def text_by_few_cells(findings: Iterable[Finding]) -> Finding | None:
-    """The first finding that explains why a column of numbers is text."""
+    """Return the first finding that explains why a column of numbers is text."""
     codes = (NOT_ALL_NUMBERS.code, HEADER_REPEATED.code)
     return next((found for found in findings if found.code in codes), None)

@@ -8,7 +8,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -25,12 +25,13 @@ from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.data_rules import (
     CORRUPT_FILE,
     FILES_DO_NOT_MATCH,
+    MAX_COLUMNS,
     NOT_UTF8,
     PICKLED_DATA,
-    ROWS_RESHAPED,
     WRONG_SHAPE,
     WRONG_TYPE,
     check_expansion,
+    too_many_columns,
     unequal_rows,
 )
 from surefit.data.formats.opened import (
@@ -51,6 +52,7 @@ READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
 ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
 """Unknown compression, encryption, and damage that `zipfile` does not foresee."""
+INT32_MAX = (1 << 31) - 1
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
 
@@ -92,7 +94,7 @@ def _what_is_wrong(path: Path, error: Exception) -> str:
 
 
 def shape_of(path: Path) -> Shape | None:
-    """The shape of the array in a `.npy` file; None if it cannot be read."""
+    """Return the shape of the array in a `.npy` file; None if it cannot be read."""
     try:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
     except READER_FAULTS:
@@ -100,7 +102,7 @@ def shape_of(path: Path) -> Shape | None:
 
 
 def _rewritten(path: Path, array: Array) -> Array:
-    """A copy in the cache, in C order and native byte order."""
+    """Return a copy in the cache, in C order and native byte order."""
 
     def fill(target: Path) -> None:
         native = array.dtype.newbyteorder("=")
@@ -110,52 +112,33 @@ def _rewritten(path: Path, array: Array) -> Array:
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:
-    """A `.npy` file as the column `features`, with the labels from the file next to it."""
-    arrays, found = {"features": map_npy(path, str(path))}, []
-    labels_file = labels_beside(path)
-    if labels_file is not None:
-        labels = map_npy(labels_file, str(labels_file), text_axes=2)
-        if labels.ndim <= 2:  # several per row may be lists of 0 and 1
-            is_one = labels.ndim == 2 and labels.shape[1] == 1
-            arrays["label"] = labels.reshape(-1) if is_one else labels
-            message = f"{path.name}: the labels are read from {labels_file.name}."
-            found.append(note(message, file=str(labels_file)))
-    arrays, notes = drop_batch_axes(arrays, str(path))
-    if labels_file is not None and len({len(array) for array in arrays.values()}) > 1:
-        message = (
-            f"{path.name} has {len(arrays['features'])} rows, but {labels_file.name} has "
-            f"{len(arrays['label'])} labels."
-        )
-        raise FILES_DO_NOT_MATCH.error(message, file=str(labels_file))
-    columns = {name: to_arrow(array) for name, array in arrays.items()}
-    return Opened(pa.table(columns), (*found, *notes))
+    """Return a `.npy` file as the column `features`, with the labels from the file next to it."""
+    return with_labels(path, {"features": map_npy(path, str(path))}, _map_labels)
 
 
-def drop_batch_axes(
-    arrays: Mapping[str, Array], shown: str
-) -> tuple[dict[str, Array], tuple[Finding, ...]]:
-    """Arrays without a first axis of length 1 that is left over from one batch of all rows.
+def _map_labels(path: Path) -> Array:
+    labels = map_npy(path, str(path), text_axes=2)  # several per row may be lists of 0 and 1
+    return labels.reshape(-1) if labels.ndim == 2 and labels.shape[1] == 1 else labels
 
-    The axis is dropped if the array then has as many rows as the others, or if a single array
-    [1, rows, sequence length, feature size] cannot be an image.
-    """
-    kept, found = dict(arrays), []
-    for name, array in arrays.items():
-        others = {len(other) for key, other in arrays.items() if key != name}
-        if array.ndim < 2 or len(array) != 1 or 1 in others:
-            continue
-        is_image = {1, 3, 4} & {array.shape[1], array.shape[-1]}
-        if array.shape[1] in others or (not others and array.ndim == 4 and not is_image):
-            kept[name] = array[0]
-            message = f"{shown}: {name} is {list(array.shape)}; read as {list(array.shape[1:])}."
-            found.append(ROWS_RESHAPED.finding(message, file=shown, column=name))
-    return kept, tuple(found)
+
+def with_labels(path: Path, columns: Mapping[str, Array], read: Callable[[Path], Array]) -> Opened:
+    """Return columns of a file, and `label` from the file of labels next to it, if there is one."""
+    file, found = labels_beside(path), list[Finding]()
+    labels = read(file) if file is not None else None
+    if file is not None and labels is not None and labels.ndim <= 2:
+        array = next(iter(columns.values()))
+        if len(labels) != len(array):
+            counts = f"{len(array)} rows, but {file.name} has {len(labels)} labels"
+            raise FILES_DO_NOT_MATCH.error(f"{path.name} has {counts}.", file=str(file))
+        columns = {**columns, "label": labels}
+        message = f"{path.name}: the labels are read from {file.name}."
+        found.append(note(message, file=str(file)))
+    return Opened(pa.table({name: to_arrow(each) for name, each in columns.items()}), tuple(found))
 
 
 def open_npz(path: Path, reading: Reading) -> Opened:
-    """The arrays of a `.npz` file as columns."""
-    arrays, found = drop_batch_axes(map_npz(path), str(path))
-    return Opened(arrays_to_arrow(arrays, str(path)), found)
+    """Return the arrays of a `.npz` file as columns."""
+    return Opened(arrays_to_arrow(map_npz(path), str(path)))
 
 
 def map_npz(path: Path) -> dict[str, Array]:
@@ -209,6 +192,8 @@ def arrays_to_arrow(arrays: Mapping[str, Array], shown: str) -> pa.Table:
         offsets = _read_offsets(plain.pop(offsets_name), offsets_name, shown)
         columns |= _cut_rows(plain, offsets, offsets_name, shown)
         plain = {name: array for name, array in plain.items() if name not in columns}
+    if len(plain) > MAX_COLUMNS:
+        raise too_many_columns(shown, len(plain))
     columns |= {name: to_arrow(array) for name, array in plain.items()}
     rows = {name: len(column) for name, column in columns.items()}
     if len(set(rows.values())) > 1:
@@ -235,7 +220,7 @@ def as_stored(wanted: bool = True) -> Iterator[list[str]]:
 
 
 def is_as_stored() -> bool:
-    """Whether arrays are read as they are."""
+    """Return whether arrays are read as they are."""
     return _kept.get() is not None
 
 
@@ -262,7 +247,7 @@ def _read_offsets(array: Array, name: str, shown: str) -> npt.NDArray[np.int64]:
 def _cut_rows(
     arrays: Mapping[str, Array], offsets: npt.NDArray[np.int64], offsets_name: str, shown: str
 ) -> dict[str, pa.Array]:
-    """The arrays that the offsets split into rows: flat values, or padded rows."""
+    """Return the arrays that the offsets split into rows: flat values, or padded rows."""
     num_rows, lengths = len(offsets) - 1, np.diff(offsets)
     longest = lengths.max(initial=0)
     flat = {n: a for n, a in arrays.items() if len(a) == offsets[-1] and len(a) != num_rows}
@@ -277,7 +262,11 @@ def _cut_rows(
         )
         raise WRONG_SHAPE.error(message, file=shown, row=row, column=name)
     cut = {name: ragged_column(array, offsets) for name, array in flat.items()}
-    return cut | {name: _trimmed(array, lengths) for name, array in fitting.items()}
+    for name, array in fitting.items():
+        rows = [row[:length] for row, length in zip(array, lengths, strict=True)]
+        shapes = [row.shape for row in rows]
+        cut[name] = nested_column(concatenate(rows, shapes), shapes)
+    return cut
 
 
 def _join_numbered(
@@ -294,10 +283,10 @@ def _join_numbered(
         for prefix, members in groups.items()
         if len(members) > 1 and all(arrays[name].ndim >= 2 for _, name in members)
     }
-    joined = {}
+    sets, joined = {frozenset(each) for each in numbers.values()}, {}
     for prefix, members in groups.items():
         # vectors are rows only beside sequences of the same numbers: labels of their steps
-        if prefix in numbers or {number for number, _ in members} in numbers.values():
+        if prefix in numbers or frozenset(number for number, _ in members) in sets:
             rows = [arrays[name] for _, name in sorted(members)]
             columns["features" if prefix in ("", "arr") else prefix] = join_rows(rows, shown)
             joined.update(dict.fromkeys(name for _, name in members))
@@ -305,7 +294,7 @@ def _join_numbered(
 
 
 def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
-    """One array per row as one ragged column; rows may differ in one axis."""
+    """Return one array per row as one ragged column; rows may differ in one axis."""
     shapes = [row.shape for row in rows]
     odd = odd_shape(shapes)
     if odd is not None:
@@ -315,53 +304,25 @@ def join_rows(rows: Sequence[Array], shown: str) -> pa.Array:
             file=shown,
             row=odd,
         )
-    return ragged_rows(shapes, rows)
+    return nested_column(concatenate(rows, shapes), shapes)
 
 
 def odd_shape(shapes: Sequence[Shape]) -> int | None:
-    """The first row that differs from row 0 in another axis than the first; None without one."""
-    if _are_transposed(shapes):
-        return None
+    """Return first row that differs from row 0 in another axis than the first; None without one.
+
+    Rows of two axes may differ in the second one instead: [feature size, sequence length].
+    """
     first = shapes[0]
+    if len(first) == 2 and all(len(shape) == 2 and shape[0] == first[0] for shape in shapes):
+        return None
     differs = (len(shape) != len(first) or shape[1:] != first[1:] for shape in shapes)
     return next((place for place, odd in enumerate(differs) if odd), None)
 
 
-def _are_transposed(shapes: Sequence[Shape]) -> bool:
-    """Whether rows are [feature size, sequence length]: of two axes, only the last varies."""
-    if any(len(shape) != 2 for shape in shapes):
-        return False
-    return len({shape[0] for shape in shapes}) == 1 and len({shape[1] for shape in shapes}) > 1
-
-
-def ragged_rows(
-    shapes: Sequence[Shape], rows: Iterable[Array], dtype: Any = None, key: str | None = None
-) -> pa.Array:
-    """One array per row, with shapes that fit, as a column of lists; see `concatenate`.
-
-    Transposed rows become lists of channels; the feature layout transposes them.
-    """
-    if not _are_transposed(shapes):
-        offsets = np.cumsum([0, *(shape[0] for shape in shapes)])
-        return ragged_column(
-            concatenate(rows, (int(offsets[-1]), *shapes[0][1:]), dtype, key), offsets
-        )
-    num_channels = shapes[0][0]
-    ends = np.cumsum([0, *np.repeat([shape[1] for shape in shapes], num_channels)])
-    flat = concatenate((row.reshape(-1) for row in rows), (int(ends[-1]),), dtype, key)
-    offsets = np.arange(len(shapes) + 1, dtype=np.int64) * num_channels
-    return pa.LargeListArray.from_arrays(pa.array(offsets), ragged_column(flat, ends))
-
-
-def _trimmed(padded: Array, lengths: npt.NDArray[np.int64]) -> pa.Array:
-    rows = [row[:length] for row, length in zip(padded, lengths, strict=True)]
-    return ragged_rows([row.shape for row in rows], rows)
-
-
 def concatenate(
-    rows: Iterable[Array], shape: Shape, dtype: Any = None, key: str | None = None
+    rows: Iterable[Array], shapes: Sequence[Shape], dtype: Any = None, key: str | None = None
 ) -> Array:
-    """Rows concatenated to an array of this shape, which is in a file if it is large.
+    """Return the values of rows of these shapes in one axis, in a file if they are many.
 
     With a `key` it is an entry of the cache; otherwise the file has no name, and ends with the
     array. Without a `dtype`, rows must be a sequence, and decide it.
@@ -370,14 +331,38 @@ def concatenate(
     def fill(target: Array) -> Array:
         filled = 0
         for row in rows:
-            target[filled : filled + len(row)] = row
-            filled += len(row)
+            target[filled : filled + row.size] = row.reshape(-1)
+            filled += row.size
         return target
 
     dtype = np.result_type(*{row.dtype for row in rows}) if dtype is None else dtype
+    size = sum(map(math.prod, shapes))
     if key is None:
-        return fill(new_array(math.prod(shape), dtype).reshape(shape))
-    return cached_array(key, lambda path: fill(np.lib.format.open_memmap(path, "w+", dtype, shape)))
+        return fill(new_array(size, dtype))
+    made = np.lib.format.open_memmap
+    return cached_array(key, lambda path: fill(made(path, "w+", dtype, (size,))))
+
+
+def nested_column(values: Array, shapes: Sequence[Shape]) -> pa.Array:
+    """Return a column of one array per row, of one rank, from the values of all rows.
+
+    Axes of one size are lists of a fixed size, as far as all axes inside them are.
+
+    >>> nested_column(np.zeros(10), [(2, 1), (8, 1)]).type
+    LargeListType(large_list<item: fixed_size_list<item: double>[1]>)
+    """
+    column, sizes, is_ragged = to_arrow(values), np.array(shapes, np.int64), False
+    for axis in range(sizes.shape[1] - 1, -1, -1):
+        counts = sizes[:, :axis].prod(axis=1)  # how often each row has this axis
+        held = sizes[counts > 0, axis]
+        size = int(held[0]) if len(held) else 0
+        is_ragged = is_ragged or not 0 < size <= INT32_MAX or bool((held != size).any())
+        if is_ragged:
+            ends = np.cumsum([0, *np.repeat(sizes[:, axis], counts)])
+            column = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), column)
+        else:
+            column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
 
 
 def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
@@ -386,7 +371,7 @@ def ragged_column(values: Array, offsets: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def to_arrow(array: Array) -> pa.Array:
-    """An array of any rank as a column of nested fixed-size lists, without copying.
+    """Return an array of any rank as a column of nested fixed-size lists, without copying.
 
     >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
     FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
@@ -404,7 +389,7 @@ def to_arrow(array: Array) -> pa.Array:
     )
     for axis in range(array.ndim - 1, 0, -1):
         size = array.shape[axis]
-        if 0 < size <= np.iinfo(np.int32).max:
+        if 0 < size <= INT32_MAX:
             column = pa.FixedSizeListArray.from_arrays(column, size)
         else:  # which Arrow has not as a fixed size
             ends = np.arange(math.prod(array.shape[:axis]) + 1, dtype=np.int64) * size

@@ -107,13 +107,13 @@ def bad_file(
 
 
 def labels_beside(path: Path) -> Path | None:
-    """The label file that matches the name of a file, if it exists."""
+    """Return the label file that matches the name of a file, if it exists."""
     beside = (path.with_name(name) for name in label_names(path.name))
     return next((file for file in beside if file.is_file()), None)
 
 
 def label_names(name: str) -> list[str]:
-    """The names that the label file of a file of features or images may have."""
+    """Return the names that the label file of a file of features or images may have."""
     if IDX.fullmatch(name.lower().removesuffix(".gz")):
         labels = name.replace("images", "labels").replace("idx3", "idx1").removesuffix(".gz")
         return [labels, f"{labels}.gz"] if "images" in name else []
@@ -129,7 +129,7 @@ def label_names(name: str) -> list[str]:
 
 
 def without_labels(files: Sequence[Path]) -> list[Path]:
-    """The files without the label files of others.
+    """Return the files without the label files of others.
 
     A single pair of `.npy` files is kept: its arrays become two columns with their own names.
     """

@@ -19,14 +19,14 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from surefit.config import Reading
-from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
-from surefit.data.cache import fingerprint, module_fingerprint
+from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS
 from surefit.data.data_rules import CORRUPT_FILE, NOT_UTF8, PICKLED_DATA, check_expansion
 from surefit.data.formats.jsonl import JsonReader
-from surefit.data.formats.opened import Opened, converted, reading_key
+from surefit.data.formats.opened import Opened
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, is_gzip, open_bytes, too_long
+from surefit.data.formats.text_lines import Records, open_records
 from surefit.findings import Finding, note, rule
 
 MEMBERS_LEFT_OUT = rule(
@@ -46,7 +46,6 @@ TWIN_MEMBERS = rule(
     fix="Give each sample a key of its own, and write the file again.",
 )
 
-FORMAT_VERSION = 1
 HEADER_BYTES = 1 << 20
 """The longest name or extended header; tarfile would read one of any length into memory."""
 MOST_MEMBERS = 20_000_000
@@ -87,15 +86,20 @@ Sample = tuple[str, dict[str, Member]]
 
 
 def open_tar(path: Path, reading: Reading) -> Opened:
-    """The rows of a `.tar`, `.tar.gz` or `.tgz` file."""
-    code = module_fingerprint(__name__)
-    tar = _unpacked(path)  # the cells of a table that is there already point into it
-    key = reading_key(path, reading, FORMAT_VERSION, code)
-    return converted(key, lambda target: _Reader(path, tar, reading).write(target))
+    """Return the rows of a `.tar`, `.tar.gz` or `.tgz` file."""
+    _unpacked(path)  # the cells of a table that is there already point into it
+    return open_records(read_samples, path, reading, unit="row")
+
+
+def read_samples(path: Path, reading: Reading) -> Records:
+    """Yield number and columns of each sample."""
+    reader = _Reader(path, _unpacked(path), reading)
+    yield from reader.rows()
+    yield from reader.notes()
 
 
 def _unpacked(path: Path) -> Path:
-    """The tar file itself, or the content of a gzip of it, in the cache."""
+    """Return the tar file itself, or the content of a gzip of it, in the cache."""
     if not is_gzip(path):
         return path
 
@@ -122,19 +126,12 @@ class _Reader:
         self.json_names: dict[str, str] = {}
         self.folders = self._class_folders()
 
-    def write(self, target: Path) -> list[Finding]:
-        """Write the rows as an Arrow table; return what was found."""
+    def rows(self) -> Records:
+        """Yield the rows, numbered from 0."""
         with self.tar.open("rb") as file:
             self.named_classes = self._has_named_classes(file)
-            rows = (self._row(number, sample, file) for number, sample in enumerate(self.samples))
-            try:
-                with ArrowWriter(target, CORRUPT_FILE) as writer:
-                    writer.append_all(rows)
-            except ColumnFaultError as fault:
-                message = f"{self.path.name}, {fault.message('row', fault.rows)}"
-                where = self._where(fault.rows[0])
-                raise fault.rule.error(message, where, column=fault.column) from None
-        return [*self._notes(), *self.json.findings()]
+            for number, sample in enumerate(self.samples):
+                yield number, self._row(number, sample, file)
 
     def _group(self, members: Sequence[Member]) -> Iterator[Sample]:
         """Members with the same key, wherever they are in the file, in the order of their first."""
@@ -160,7 +157,7 @@ class _Reader:
         yield from ((key, sample) for key, sample in samples.items() if sample)
 
     def _class_folders(self) -> list[str] | None:
-        """The folder of each sample, if folders are the only thing that tells classes apart."""
+        """Return folder of each sample, if folders are the only thing that tells classes apart."""
         kinds = {kind_of_extension(extension) for extension in self.naming.columns}
         if not kinds <= {"image", "audio"} or not kinds:
             return None
@@ -168,7 +165,7 @@ class _Reader:
         return folders if all(folders) and len({*folders}) > 1 else None
 
     def _has_named_classes(self, file: IO[bytes]) -> dict[str, bool]:
-        """Whether classes are names rather than numbers, by extension."""
+        """Return whether classes are names rather than numbers, by extension."""
         found: dict[str, bool] = {}
         for number, (_, sample) in enumerate(self.samples):
             for extension, member in sample.items():
@@ -216,7 +213,7 @@ class _Reader:
             raise NOT_UTF8.error(message, self._where(number)) from None
 
     def _json(self, column: str, member: Member, number: int, file: IO[bytes]) -> dict[str, Any]:
-        """The values of an object as columns; those that another member has keep a prefix."""
+        """Return values of an object as columns; those that another member has keep a prefix."""
         text = self._text(member, number, file)
         try:
             value = self.json.decoder.decode(text)
@@ -248,7 +245,8 @@ class _Reader:
     def _where(self, number: int) -> Mapping[str, str | int]:
         return {"file": str(self.path), "row": number}
 
-    def _notes(self) -> Iterator[Finding]:
+    def notes(self) -> Iterator[Finding]:
+        """Yield what is known of the file once its rows have been read."""
         shown = [f"{e} → {c}" for e, c in self.naming.columns.items() if e != c]
         shown += [f"{k} of json → {n}" for k, n in self.json_names.items() if k != n]
         shown += ["folder → label"] if self.folders is not None else []
@@ -260,6 +258,7 @@ class _Reader:
             first = self.left_out.first[reason]
             message = f"{self.path.name}: {count:,} not read ({reason}), the first is {first!r}."
             yield MEMBERS_LEFT_OUT.finding(message, file=str(self.path))
+        yield from self.json.findings()
 
 
 class _Header(tarfile.TarInfo):
@@ -272,7 +271,7 @@ class _Header(tarfile.TarInfo):
 
 
 def read_index(tar: Path, path: Path, left_out: LeftOut) -> Iterator[Member]:
-    """The regular files of an uncompressed tar file; what else it has is counted.
+    """Yield the regular files of an uncompressed tar file; what else it has is counted.
 
     `path` is the file that errors name, which may be a gzip of it. A file that ends early, or goes
     on after its end, is refused: rows would be lost.
@@ -332,7 +331,7 @@ def _check_end(file: IO[bytes], offset: int) -> None:
 
 
 def merge_notes(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings, with the like ones of many shards as one that counts them."""
+    """Return the findings, with the like ones of many shards as one that counts them."""
     kept: dict[tuple[str, ...], Finding] = {}
     counts: Counter[tuple[str, ...]] = Counter()
     for place, found in enumerate(findings):
@@ -400,12 +399,12 @@ def divide(name: str, at_first_dot: bool = True) -> tuple[str, str] | None:
 
 
 def kind_of_extension(extension: str) -> Kind:
-    """What a member holds, by the last part of its extension."""
+    """Return what a member holds, by the last part of its extension."""
     return _KIND_OF.get(extension.rpartition(".")[2], "unknown")
 
 
 def choose_names(names: Collection[str]) -> Naming:
-    """The columns of the members of a file.
+    """Return the columns of the members of a file.
 
     `jpg` becomes `image`, `cls` becomes `label`, `txt` becomes `text`, and so on, if no sample has
     two of a kind; else the extensions are the names.
@@ -431,7 +430,7 @@ def choose_names(names: Collection[str]) -> Naming:
 
 
 def _one_each(divided: Iterable[tuple[str, str]], extensions: Collection[str]) -> bool:
-    """Whether no sample has two of these extensions."""
+    """Return whether no sample has two of these extensions."""
     seen: set[str] = set()
     for key, extension in divided:
         if extension in extensions:

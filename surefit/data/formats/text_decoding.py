@@ -84,7 +84,7 @@ class TextFile:
             yield number, text
 
     def chunks(self) -> Iterator[str]:
-        """The text in chunks of about a megabyte, decoded as its lines would be."""
+        """Yield the text in chunks of about a megabyte, decoded as its lines would be."""
         encoding = _wide_encoding(self.path, self.reading)
         if encoding is not None:
             yield from _wide_lines(self.path, encoding)
@@ -108,7 +108,7 @@ class TextFile:
 
 
 def is_text_file(path: Path) -> bool:
-    """Whether a file starts with text, and its ending is not one of source code."""
+    """Return whether a file starts with text, and its ending is not one of source code."""
     if path.suffix in CODE:
         return False
     with open_bytes(path) as file:
@@ -138,7 +138,7 @@ class _Decoder:
             self.found = (self.encoding, 1)
 
     def decode(self, raw: bytes, number: int) -> str:
-        """The text of `raw`, which starts in line `number`."""
+        """Return the text of `raw`, which starts in line `number`."""
         if number == 1 and raw.startswith(BYTE_ORDER_MARK):
             raw = raw[len(BYTE_ORDER_MARK) :]
         if self.encoding is None and b"\0" in raw:
@@ -181,7 +181,7 @@ class _Decoder:
 
 
 def _is_western(raw: bytes) -> bool:
-    """Whether bytes are plausible Windows-1252: mostly ASCII, no control characters.
+    """Return whether bytes are plausible Windows-1252: mostly ASCII, no control characters.
 
     >>> _is_western(b"caf\\xe9 au lait"), _is_western("Привет, мир".encode("cp1251"))
     (True, False)
@@ -194,7 +194,7 @@ def _is_western(raw: bytes) -> bool:
 
 
 def _has_utf8_lines(path: Path) -> bool:
-    """Whether a line of the file is valid UTF-8 and not only ASCII."""
+    """Return whether a line of the file is valid UTF-8 and not only ASCII."""
     return any(not raw.isascii() and _is_utf8(raw) for raw in raw_lines(path))
 
 
@@ -216,7 +216,7 @@ def _check_encoding(encoding: str) -> None:
 
 
 def _wide_encoding(path: Path, reading: Reading) -> str | None:
-    """The encoding of text whose line ends take several bytes, such as UTF-16; else None."""
+    """Return the encoding of text whose line ends take several bytes, such as UTF-16; else None."""
     if reading.encoding is not None:
         _check_encoding(reading.encoding)
         return reading.encoding if len("\n".encode(reading.encoding)) > 1 else None
@@ -240,7 +240,7 @@ def _wide_lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """Lines as bytes, unpacked if the file is a gzip."""
+    """Yield lines as bytes, unpacked if the file is a gzip."""
     number = offset = 0
     with open_bytes(path) as file:
         while line := file.readline(MAX_LINE_BYTES):
@@ -252,13 +252,13 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def too_long(path: Path, line: int, place: str = "") -> FindingError:
-    """The error about a line, or a value that starts in it, of more than `MAX_LINE_BYTES`."""
+    """Return error about a line, or a value that starts in it, of more than `MAX_LINE_BYTES`."""
     message = f"{path.name}, line {line}{place} has more than {MAX_LINE_BYTES >> 20} MB."
     return LINE_TOO_LONG.error(message, file=str(path), line=line)
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether the first two bytes of a file are those of a gzip."""
+    """Return whether the first two bytes of a file are those of a gzip."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 

@@ -15,21 +15,19 @@ import pyarrow as pa
 from surefit.config import Reading
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import module_fingerprint
-from surefit.data.data_rules import CORRUPT_FILE, FILES_DO_NOT_MATCH, check_expansion
+from surefit.data.data_rules import (
+    CORRUPT_FILE,
+    FILES_DO_NOT_MATCH,
+    MAX_COLUMNS,
+    check_expansion,
+    too_many_columns,
+)
 from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
 from surefit.data.formats.text_decoding import TextFile
 from surefit.data.table import CHUNK_ROWS
 from surefit.data.written_values import describe_missing, markers_of
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, note, rule
-
-TOO_MANY_COLUMNS = rule(
-    "SF110",
-    "error",
-    "too many columns",
-    why="A table has a name and a type for every column; so many columns are one array.",
-    fix="Save the numbers as one array (.npy), and the other columns in a separate file.",
-)
 
 TEXTS_OF_DIFFERENT_LENGTH = rule(
     "SF117",
@@ -52,7 +50,6 @@ EMPTY_FILE = rule(
 
 SHOWN_FILES = 3
 FORMAT_VERSION = 6
-MAX_COLUMNS = 10_000
 
 Record = tuple[int, dict[str, Any]]
 """The line number, and the values by column name."""
@@ -64,18 +61,19 @@ Records = Iterator[Record | Finding]
 ReadRecords = Callable[[Path, Reading], Records]
 
 
-def open_records(read: ReadRecords, path: Path, reading: Reading) -> Opened:
-    """Convert a text file into the cache once, then memory-map it.
+def open_records(read: ReadRecords, path: Path, reading: Reading, unit: str = "line") -> Opened:
+    """Convert the records of a file into the cache once, then memory-map it.
 
-    It is converted again when the file, its settings or the code of its reader changes.
+    It is converted again when the file, its settings or the code of its reader changes. `unit` is
+    what the numbers of the records count.
     """
     key = reading_key(path, reading, FORMAT_VERSION, module_fingerprint(read.__module__))
-    records = partial(read, path, reading)
-    return converted(key, lambda target: _write(records, path, target, markers_of(reading)))
+    records, markers = partial(read, path, reading), markers_of(reading)
+    return converted(key, lambda target: _write(records, path, target, markers, unit))
 
 
 def _write(
-    read: Callable[[], Records], source: Path, target: Path, markers: Collection[str]
+    read: Callable[[], Records], source: Path, target: Path, markers: Collection[str], unit: str
 ) -> list[Finding]:
     """Stream the records into an Arrow file with one type per column; return what was found."""
     found: list[Finding] = []
@@ -101,30 +99,27 @@ def _write(
                 writer.append_rows(chunk)
                 check_expansion(source, target.stat().st_size)
     except ColumnFaultError as fault:
-        raise _named(fault, records(), source) from None
+        raise _named(fault, records(), source, unit) from None
     return [*found, *describe_missing(writer.missing, "numbers", str(source))]
 
 
-def _named(fault: ColumnFaultError, records: Iterator[Record], path: Path) -> FindingError:
-    """The error, with the line numbers of its rows."""
+def _named(
+    fault: ColumnFaultError, records: Iterator[Record], path: Path, unit: str
+) -> FindingError:
+    """Return the error, with the line numbers of its rows."""
     lines = {row: line for row, (line, _) in enumerate(_until_fault(records)) if row in fault.rows}
-    message = f"{path.name}, {fault.message('line', [lines[row] for row in fault.rows])}"
+    message = f"{path.name}, {fault.message(unit, [lines[row] for row in fault.rows])}"
     first = fault.rows[0]
-    return fault.rule.error(
-        message, file=str(path), row=first, line=lines[first], column=fault.column
-    )
+    where: dict[str, str | int] = {"file": str(path), "row": first}
+    if unit == "line":
+        where["line"] = lines[first]
+    return fault.rule.error(message, where, column=fault.column)
 
 
 def _until_fault(records: Iterator[Record]) -> Iterator[Record]:
-    """The records before the first one that cannot be read."""
+    """Yield the records before the first one that cannot be read."""
     with suppress(FindingError):
         yield from records
-
-
-def too_many_columns(file: str, count: int, line: int | None = None) -> FindingError:
-    """The error about a table with too many columns."""
-    message = f"{Path(file).name} has {count} columns; surefit reads up to {MAX_COLUMNS}."
-    return TOO_MANY_COLUMNS.error(message, file=file, line=line)
 
 
 SAMPLE_LINES = 1000
@@ -181,7 +176,7 @@ def _chosen_pattern(reading: Reading) -> re.Pattern[str] | None:
 
 
 def _find_layout(path: Path, reading: Reading) -> str | None:
-    """The layout that all of the first lines have, with labels that recur."""
+    """Return the layout that all of the first lines have, with labels that recur."""
     lines = (line.strip() for _, line in TextFile(path, reading).lines())
     sample = [line for line in islice(lines, SAMPLE_LINES) if line]
     if len(sample) < _FEWEST_LINES:
@@ -206,7 +201,7 @@ def _match(
 
 
 def _has_several_labels(path: Path, reading: Reading) -> bool:
-    """Whether any line starts with two labels; then all rows get a list of labels."""
+    """Return whether any line starts with two labels; then all rows get a list of labels."""
     two = re.compile(r"\s*__label__\S+\s+__label__")
     return any(two.match(line) for _, line in TextFile(path, reading).lines())
 
@@ -243,7 +238,7 @@ def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened,
 
 
 def _stem(path: Path) -> str:
-    """The path without its endings: train.en.gz and train.de.gz have the same stem."""
+    """Return the path without its endings: train.en.gz and train.de.gz have the same stem."""
     return Path(str(path).removesuffix(".gz")).stem
 
 
@@ -264,7 +259,7 @@ def label_texts(files: Sequence[Path], opened: Sequence[Opened]) -> list[Opened]
 
 
 def class_names(files: Sequence[Path]) -> list[str]:
-    """What tells the names of the files apart, word by word from both ends.
+    """Return what tells the names of the files apart, word by word from both ends.
 
     >>> class_names([Path("rt-polarity.pos"), Path("rt-polarity.neg")])
     ['pos', 'neg']
@@ -285,7 +280,7 @@ def class_names(files: Sequence[Path]) -> list[str]:
 def without_empty(
     files: Sequence[Path], opened: Sequence[Opened]
 ) -> tuple[list[Path], Sequence[Opened], list[Finding]]:
-    """The files without those that are empty, or have a header only; all, if all are so."""
+    """Return the files without those that are empty, or have a header only; all, if all are so."""
     whole = [(file, part) for file, part in zip(files, opened, strict=False) if part.arrow.schema]
     if not whole or len(whole) == len(opened):
         return list(files), opened, []

@@ -34,7 +34,7 @@ class _Reader:
     has_target: bool = False
 
     def series(self, lines: Iterator[tuple[int, str]]) -> Records:
-        """The series after `@data`, one per line."""
+        """Yield the series after `@data`, one per line."""
         number, in_data = 0, False
         for number, line in lines:
             line = line.strip()

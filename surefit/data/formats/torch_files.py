@@ -15,7 +15,7 @@ from surefit.config import Reading
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint
 from surefit.data.data_rules import DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
-from surefit.data.formats.numpy_files import Array, arrays_to_arrow, drop_batch_axes, join_rows
+from surefit.data.formats.numpy_files import Array, arrays_to_arrow, join_rows
 from surefit.data.formats.opened import Opened, bad_file, cached_array, write_in_chunks
 from surefit.errors import FindingError
 from surefit.findings import Finding
@@ -27,7 +27,7 @@ ONLY_TENSORS = "Save a tensor, a dict or a list of tensors with torch.save, or u
 
 
 def open_safetensors(path: Path, reading: Reading) -> Opened:
-    """The tensors of a `.safetensors` file as columns."""
+    """Return the tensors of a `.safetensors` file as columns."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -39,7 +39,7 @@ def open_safetensors(path: Path, reading: Reading) -> Opened:
 
 
 def open_pt(path: Path, reading: Reading) -> Opened:
-    """The tensors of a `.pt` file as columns; a file with anything else is refused."""
+    """Return the tensors of a `.pt` file as columns; a file with anything else is refused."""
     import torch
 
     if not _is_zip(path):
@@ -64,7 +64,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _open_list(path: Path, rows: list[Any]) -> Opened:
-    """One tensor per row; rows may differ in length."""
+    """Return one tensor per row; rows may differ in length."""
     for row, value in enumerate(rows):
         if not hasattr(value, "detach") or value.ndim == 0 or not is_numeric(value):
             what = f", row {row} is a {type(value).__name__}; expected an array."
@@ -88,14 +88,14 @@ def _not_a_zip(path: Path) -> FindingError:
 
 
 def _reason(error: Exception) -> str:
-    """The line of torch's long message that names the cause."""
+    """Return the line of torch's long message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = next((line for line in lines if "GLOBAL" in line or "nsupported" in line), None)
     return (telling or (lines[0] if lines else type(error).__name__))[:160]
 
 
 def _named(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
-    """The columns in a `.pt` file: a tensor, (x, y), or a dict."""
+    """Return the columns in a `.pt` file: a tensor, (x, y), or a dict."""
     import torch
 
     if isinstance(loaded, torch.Tensor):
@@ -116,12 +116,11 @@ def _opened(path: Path, tensors: Mapping[str, torch.Tensor]) -> Opened:
         raise NO_DATA.error(f"{path.name} contains no tensors.", file=str(path))
     key = file_fingerprint(path)
     columns = {name: _mapped(path, name, tensor, key) for name, tensor in tensors.items()}
-    columns, found = drop_batch_axes(columns, str(path))
-    return Opened(arrays_to_arrow(columns, str(path)), (*_casts(path, tensors), *found))
+    return Opened(arrays_to_arrow(columns, str(path)), tuple(_casts(path, tensors)))
 
 
 def _casts(path: Path, tensors: Mapping[str, torch.Tensor]) -> Iterator[Finding]:
-    """A finding for each tensor of a type that NumPy does not have."""
+    """Yield a finding for each tensor of a type that NumPy does not have."""
     import torch
 
     for name, tensor in tensors.items():
@@ -134,7 +133,7 @@ def _casts(path: Path, tensors: Mapping[str, torch.Tensor]) -> Iterator[Finding]
 
 
 def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
-    """A tensor as an array on disk: mapped in place, or converted once into the cache."""
+    """Return a tensor as an array on disk: mapped in place, or converted once into the cache."""
     if tensor.ndim == 0 or not is_numeric(tensor):
         what = "a single value" if tensor.ndim == 0 else f"a {tensor.dtype} tensor"
         what = f": {name!r} is {what}; expected rows of numbers."
@@ -153,7 +152,7 @@ def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
 
 
 def is_numeric(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is dense and holds real numbers."""
+    """Return whether a tensor is dense and holds real numbers."""
     import torch
 
     return tensor.layout == torch.strided and not (tensor.is_complex() or tensor.is_quantized)

@@ -63,7 +63,7 @@ class LiveRows:
     """Columns of file paths, as a Table has them."""
 
     def table(self, number: int, seed: int, epoch: int) -> Table:
-        """One row, as a Table of its own; training epochs count from 1."""
+        """Return one row, as a Table of its own; training epochs count from 1."""
         seed_generators(seed, epoch, number)
         try:
             item = self.item(number)
@@ -81,7 +81,7 @@ def code_failed(place: str, error: Exception, row: int) -> FindingError:
 
 
 def as_named(item: Any, names: Sequence[str], number: int) -> dict[str, Any]:
-    """An item as a row with the columns of the first one."""
+    """Return an item as a row with the columns of the first one."""
     if isinstance(item, Mapping):
         return dict(item)
     values = list(item) if isinstance(item, tuple | list) else [item]
@@ -160,7 +160,7 @@ def _read(item: Item, number: int, seed: int) -> Any:
 
 
 def _has_drawn(number: int, seed: int) -> bool:
-    """Whether a global generator is no longer as it was seeded for this row."""
+    """Return whether a global generator is no longer as it was seeded for this row."""
     import torch
 
     now, generator = (random.getstate(), _numpy_place()), torch.default_generator
@@ -172,13 +172,13 @@ def _has_drawn(number: int, seed: int) -> bool:
 
 
 def _numpy_place() -> int:
-    """How far NumPy's global generator has advanced."""
+    """Return how far NumPy's global generator has advanced."""
     state: Any = np.random.get_state()
     return int(state[2])
 
 
 def equal_values(left: Any, right: Any) -> bool:
-    """Whether two items hold the same values.
+    """Return whether two items hold the same values.
 
     >>> equal_values({"x": [1, float("nan")]}, {"x": [1, float("nan")]}), equal_values((1,), (2,))
     (True, False)

@@ -24,7 +24,7 @@ from surefit.errors import UsageError
 
 
 def open_pandas(data: Any) -> Table:
-    """A pandas DataFrame; its index is not a column."""
+    """Return a pandas DataFrame; its index is not a column."""
     data = data.rename(columns=str)
     try:
         return open_arrow_table(pa.Table.from_pandas(data, preserve_index=False))
@@ -35,7 +35,7 @@ def open_pandas(data: Any) -> Table:
 
 
 def open_polars(data: Any) -> Table:
-    """A polars DataFrame."""
+    """Return a polars DataFrame."""
     if type(data).__name__ == "LazyFrame":
         raise UsageError(
             "data is a polars LazyFrame, which is not computed yet.", "Pass .collect()."
@@ -46,7 +46,7 @@ def open_polars(data: Any) -> Table:
 
 
 def open_arrow_table(data: pa.Table) -> Table:
-    """A pyarrow Table; columns of other types are converted."""
+    """Return a pyarrow Table; columns of other types are converted."""
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     schema = plain_schema(data.schema, SHOWN)
@@ -60,13 +60,13 @@ def open_arrow_table(data: pa.Table) -> Table:
 
 
 def hash_table(table: pa.Table) -> str:
-    """A key of a table's content, read batch by batch."""
+    """Return a key of a table's content, read batch by batch."""
     batches = table.to_batches(max_chunksize=CHUNK_ROWS)
     return fingerprint(str(table.schema), [hash_bytes(batch.serialize()) for batch in batches])
 
 
 def open_dataset_dict(data: Any) -> Table:
-    """The training split of a `datasets.DatasetDict`."""
+    """Return the training split of a `datasets.DatasetDict`."""
     splits = dict_splits(data)
     table = open_dataset(data[splits.parts["train"][0].name])
     notes = (splits.note("The DatasetDict"),) if len(data) > 1 else ()
@@ -74,7 +74,7 @@ def open_dataset_dict(data: Any) -> Table:
 
 
 def dict_splits(data: Any) -> Splits:
-    """Which splits of a `datasets.DatasetDict` are which part."""
+    """Return which splits of a `datasets.DatasetDict` are which part."""
     splits = named_splits({name: (Path(name),) for name in data})
     if splits is None:
         raise UsageError(f"The DatasetDict has {list(data)}, but no train.", "Pass one split.")
@@ -104,7 +104,7 @@ def open_dataset(data: Any) -> Table:
 
 
 def open_columns(data: Mapping[str, Any]) -> Table:
-    """A dict of columns: lists, or arrays in any layout that `.npz` files may have."""
+    """Return a dict of columns: lists, or arrays in any layout that `.npz` files may have."""
     columns = {str(name): python_value(value) for name, value in data.items()}
     for name, value in columns.items():
         if not hasattr(value, "__len__") or isinstance(value, str | bytes | Mapping):
@@ -134,7 +134,7 @@ OPENERS: dict[str, Callable[[Any], Table]] = {
 
 
 def open_object(data: Any) -> Table:
-    """A Table of data that is in memory, or of an object that creates its rows on access."""
+    """Return a Table of data that is in memory, or of an object that creates its rows on access."""
     for kind in type(data).__mro__:
         opener = OPENERS.get(f"{kind.__module__.split('.')[0]}.{kind.__name__}")
         if opener is not None:
@@ -173,7 +173,7 @@ def _is_stream(data: Any) -> bool:
 
 
 def _are_inputs_and_labels(data: Any) -> bool:
-    """Whether a tuple is (X, y), the columns of all rows, and not two rows.
+    """Return whether a tuple is (X, y), the columns of all rows, and not two rows.
 
     Two rows of features may differ in their first axis, not in the number of axes or in the others.
     """
@@ -189,7 +189,7 @@ def _are_inputs_and_labels(data: Any) -> bool:
 
 
 def _open_array(data: Any) -> Table:
-    """An array or a tensor as the column `features`."""
+    """Return an array or a tensor as the column `features`."""
     if getattr(data, "ndim", 0) == 0:
         raise WRONG_SHAPE.error("data is an array of a single value; expected rows.")
     if getattr(data.dtype, "kind", "f") not in "biuf":

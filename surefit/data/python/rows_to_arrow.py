@@ -29,7 +29,8 @@ Row = Mapping[str, Any]
 
 
 def open_rows(rows: Iterable[Row], findings: Iterable[Finding] = ()) -> Table:
-    """A Table of rows whose values are text, numbers, lists, dicts, arrays, tensors or images.
+    """Return a Table of rows whose values are text, numbers, lists, dicts, arrays, tensors or
+    images.
 
     The rows are iterated once and written as they come.
     """
@@ -77,7 +78,7 @@ def python_value(value: Any) -> Any:
 
 
 def as_arrow(row: Row, schema: pa.Schema, number: int) -> pa.Table:
-    """One row as a table in memory, with the columns of a table that was written before."""
+    """Return one row as a table in memory, with the columns of a table that was written before."""
     columns = {}
     for name in schema.names:
         value, kind = python_value(row.get(name)), schema.field(name).type

@@ -57,13 +57,13 @@ class Stream:
     cursor: Cursor = field(default_factory=Cursor)
 
     def next(self) -> tuple[int, Table]:
-        """The next row and its number in this pass; StopIteration at the end of the stream."""
+        """Return next row and its number in this pass; StopIteration at the end of the stream."""
         number, item = self.cursor.number, self.skip()
         arrow = as_arrow(as_named(item, self.schema.names, number), self.schema, number)
         return number, Table(arrow, (Source(SHOWN, 0),), "")
 
     def skip(self) -> Any:
-        """The next item, which may be left unread."""
+        """Return the next item, which may be left unread."""
         cursor = self.cursor
         if cursor.rows is None:
             cursor.rows = self.start() if cursor.moved is None else iter(cursor.moved)
@@ -85,7 +85,7 @@ class Stream:
             self.owner.set_epoch(passes)
 
     def state(self) -> Any:
-        """The position as plain JSON values, if the stream can save it; else None."""
+        """Return the position as plain JSON values, if the stream can save it; else None."""
         owner = self.owner if self.cursor.moved is None else self.cursor.moved
         saves = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
         if self.cursor.rows is None or not saves:
@@ -96,7 +96,7 @@ class Stream:
             return None
 
     def _load(self, state: Any, passes: int) -> bool:
-        """Whether a copy of the object took the position."""
+        """Return whether a copy of the object took the position."""
         self.rewind(passes)
         moved = self.owner
         with suppress(Exception):  # of the user's own class, which may hold an open file
@@ -133,7 +133,8 @@ class Stream:
 def open_stream(
     data: Any, named: NamedItems, start: Callable[[], Iterator[Any]] | None = None
 ) -> Table:
-    """A Table of the first rows of a stream; it has them all where the stream ends before that.
+    """Return a Table of the first rows of a stream; it has them all where the stream ends before
+    that.
 
     `start` begins to iterate where the rows are not those of `data` itself.
     """
@@ -166,7 +167,7 @@ class _First:
     ended: bool = False
 
     def take(self) -> Iterator[Any]:
-        """The rows; afterwards, `ended` is whether there are no more."""
+        """Yield the rows; afterwards, `ended` is whether there are no more."""
         size = 0
         for count, item in enumerate(self.rows, 1):
             yield item

@@ -57,7 +57,7 @@ def open_items(data: Any) -> Table:
 
 
 def open_loader(loader: Any) -> Table:
-    """A Table of the rows of a DataLoader's batches, in the loader's order."""
+    """Yield a Table of the rows of a DataLoader's batches, in the loader's order."""
     import torch.utils.data
 
     if isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset):
@@ -85,7 +85,7 @@ def open_loader(loader: Any) -> Table:
 
 
 def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
-    """A Table of rows that are random, by one reading; None where they are not."""
+    """Yield a Table of rows that are random, by one reading; None where they are not."""
     try:
         found = find_randomness(item, num_rows)
     except Exception:  # which reading in order names with its row
@@ -128,7 +128,7 @@ def _named_item(item: Item, number: int) -> Any:
 
 
 def _numbers(loader: Any) -> list[Any]:
-    """The indices that a loader reads, in its order; its generators stay as they are."""
+    """Return the indices that a loader reads, in its order; its generators stay as they are."""
     own = (loader.generator, getattr(loader.sampler, "generator", None))
     states = [(generator, generator.get_state()) for generator in own if generator is not None]
     try:
@@ -141,7 +141,7 @@ def _numbers(loader: Any) -> list[Any]:
 
 
 def _through(loader: Any, numbers: Sequence[Any]) -> Item:
-    """How a row of a loader is read alone: through its Dataset and its collate_fn."""
+    """Return how a row of a loader is read alone: through its Dataset and its collate_fn."""
 
     def item(place: int) -> Any:
         read = loader.dataset[numbers[place]]
@@ -153,7 +153,7 @@ def _through(loader: Any, numbers: Sequence[Any]) -> Item:
 
 
 def open_iterable(data: Any) -> Table:
-    """A Table of the first rows of an object that can only be iterated."""
+    """Return a Table of the first rows of an object that can only be iterated."""
     return open_stream(data, name_columns)
 
 
@@ -185,7 +185,7 @@ def _unbatched(loader: Any) -> Iterator[Any]:
 
 
 def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
-    """The rows of one batch: a dict of columns, a tuple of columns, or one column."""
+    """Yield the rows of one batch: a dict of columns, a tuple of columns, or one column."""
     batch = _named_inputs(batch, batched=True)
     if isinstance(batch, Mapping):
         columns = dict(batch)
@@ -209,7 +209,7 @@ def _split(batch: Any, number: int, first: int) -> Iterator[Any]:
 
 
 def _is_column(batch: Sequence[Any]) -> bool:
-    """Whether a list is one column of text or numbers rather than several columns."""
+    """Return whether a list is one column of text or numbers rather than several columns."""
     return bool(batch) and all(isinstance(value, str | int | float) for value in batch)
 
 
@@ -260,7 +260,7 @@ UNNAMED = "column_"
 
 
 def is_unnamed(column: str) -> bool:
-    """Whether a column got its name here: a further value of rows that are tuples."""
+    """Return whether a column got its name here: a further value of rows that are tuples."""
     return column.startswith(UNNAMED) and column.removeprefix(UNNAMED).isdigit()
 
 
@@ -283,7 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def _input_name(value: Any) -> str:
-    """The column name of an item's first value: text, image or features."""
+    """Return the column name of an item's first value: text, image or features."""
     value = python_value(value)
     if isinstance(value, str):
         return "text"

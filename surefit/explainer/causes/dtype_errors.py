@@ -79,18 +79,18 @@ INTEGER_WORDINGS = tuple(replace(message, seen="") for message in DIFFERENT_DTYP
 
 
 def dtypes_of(context: Context) -> list[Dtype]:
-    """The dtypes that a message names."""
+    """Return the dtypes that a message names."""
     found = (read_dtype(context.word(name)) for name in DTYPE_GROUPS)
     return [dtype for dtype in found if dtype is not None]
 
 
 def devices_differ(context: Context) -> bool:
-    """Whether a message names tensors on two devices."""
+    """Return whether a message names tensors on two devices."""
     return len({dtype.device for dtype in dtypes_of(context)} - {""}) > 1
 
 
 def _needs_floating(context: Context) -> bool:
-    """Whether an integer or boolean tensor met an operation on floating point."""
+    """Return whether an integer or boolean tensor met an operation on floating point."""
     if devices_differ(context):
         return False
     if context.word("cast"):
@@ -103,7 +103,7 @@ def _needs_floating(context: Context) -> bool:
 
 
 def _needs_one_dtype(context: Context) -> bool:
-    """Whether tensors of different dtypes met and none of them is an integer tensor."""
+    """Return whether tensors of different dtypes met and none of them is an integer tensor."""
     dtypes = dtypes_of(context)
     kinds = {dtype.kind for dtype in dtypes}
     return not devices_differ(context) and not kinds & {"integer", "boolean"}
@@ -163,7 +163,7 @@ def _integer_operand(context: Context) -> list[str]:
 
 
 def _is_mask(context: Context) -> bool:
-    """Whether a tensor is a mask; in a loss, `-` meets boolean labels instead (SF623)."""
+    """Return whether a tensor is a mask; in a loss, `-` meets boolean labels instead (SF623)."""
     return not context.word("minus") or LOSS_FUNCTION.search(context.text) is None
 
 

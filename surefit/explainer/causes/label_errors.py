@@ -72,7 +72,7 @@ def _outside_classes(context: Context) -> list[str]:
 
 
 def _is_label_dtype(context: Context) -> bool:
-    """Whether a message about int64 is about labels; a matrix product words it the same way."""
+    """Return whether a message about int64 is about labels; matrix products word it alike."""
     if context.word("cast"):
         return LOSS_FUNCTION.search(context.text) is not None
     return not context.word("indices") or MATRIX_PRODUCT.search(context.text) is None

@@ -15,7 +15,7 @@ ZERO_LOSS = r"(?<!\w)(?<!packet )(?:train_)?loss['\"]? ?[:=] ?'?0\.0+'?(?=[,}\s|
 
 
 def losses_in(text: str) -> tuple[float, ...]:
-    """The losses that a log shows, in order; what is not a number is left out.
+    """Return the losses that a log shows, in order; what is not a number is left out.
 
     >>> losses_in("{'loss': 1.5}\\nstep 2 loss: nan\\nloss: 1.2.3")
     (1.5, nan)

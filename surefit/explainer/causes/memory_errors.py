@@ -47,7 +47,7 @@ def _gpu_memory(context: Context) -> list[str]:
 
 
 def _when(text: str) -> list[str]:
-    """At which point of a run the memory ran out, as far as the text shows it."""
+    """Return at which point of a run the memory ran out, as far as the text shows it."""
     lines = []
     if re.search(r"\bin (?:evaluate|evaluation_loop|prediction_step|nested_concat)\b", text):
         lines.append(
@@ -70,7 +70,7 @@ def _when(text: str) -> list[str]:
 
 
 def _size(pattern: str, text: str) -> float | None:
-    """The bytes that a pattern names; None if the text has none, or no number."""
+    """Return the bytes that a pattern names; None if the text has none, or no number."""
     found = re.search(pattern, text)
     number = read_decimal(found[1]) if found else None
     return None if found is None or number is None else number * 1024.0 ** POWERS[found[2][0]]

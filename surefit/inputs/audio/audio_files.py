@@ -75,7 +75,8 @@ def look_at(value: Any) -> About:
 
 
 def read_waveform(value: Any, rate: int, most_samples: int) -> tuple[Waveform, int]:
-    """The first samples of audio, as a mono waveform at `rate`; and how many there are in all.
+    """Return the first samples of audio, as a mono waveform at `rate`; and how many there are in
+    all.
 
     `value` is a file, bytes, `{bytes, path}`, `{array, sampling_rate}` or an array, whose rate is
     taken to be `rate`. Channels are averaged.
@@ -92,7 +93,7 @@ def read_waveform(value: Any, rate: int, most_samples: int) -> tuple[Waveform, i
 def _resampled(
     blocks: Iterator[Waveform], own: int, rate: int, most: int, total: int
 ) -> tuple[Waveform, int]:
-    """The blocks joined, at another rate, up to `most` samples."""
+    """Return the blocks joined, at another rate, up to `most` samples."""
     import soxr
 
     stream = soxr.ResampleStream(own, rate, 1, dtype="float32") if own != rate else None
@@ -113,7 +114,7 @@ def _resampled(
 
 
 def _blocks(file: Any) -> Iterator[Waveform]:
-    """The samples of a file, mixed down to one channel, a block at a time."""
+    """Yield the samples of a file, mixed down to one channel, a block at a time."""
     size, count, expected = max(1, BLOCK_SAMPLES // file.channels), 0, int(file.frames)
     while len(block := file.read(size, dtype="float32", always_2d=True)):
         count += len(block)

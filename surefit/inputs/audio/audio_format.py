@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from surefit.batches.field import Field
 from surefit.inputs.audio.audio_files import Waveform, read_waveform
+from surefit.inputs.model_hints import KIND
 
 Floats = npt.NDArray[np.float32]
 WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
@@ -30,7 +31,7 @@ def hop(rate: int) -> int:
 
 
 def num_frames(num_samples: int, rate: int) -> int:
-    """How many frames a waveform has.
+    """Return how many frames a waveform has.
 
     >>> num_frames(16_000, 16_000)
     101
@@ -39,7 +40,7 @@ def num_frames(num_samples: int, rate: int) -> int:
 
 
 def log_mel(waveform: Floats, rate: int, num_mels: int) -> Floats:
-    """The logarithm of the energy in each mel band, (mels, frames).
+    """Return the logarithm of the energy in each mel band, (mels, frames).
 
     >>> tone = np.sin(np.arange(800) * 2 * np.pi * 1000 / 8000).astype(np.float32)
     >>> log_mel(tone, 8000, 40).shape, int(log_mel(tone, 8000, 40).mean(1).argmax())
@@ -74,10 +75,6 @@ def mel_filters(rate: int, num_mels: int) -> npt.NDArray[np.float64]:
     rising = (frequencies - low) / (center - low)
     falling = (high - frequencies) / (high - center)
     return np.maximum(0, np.minimum(rising, falling))
-
-
-KIND = "feature_extractor_type"
-"""The key of transformers' preprocessor_config.json that names the class."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,7 @@ class AudioFormat:
         return Field(self.axes, "float32", pad, masked=self.masked)
 
     def waveform(self, value: Any) -> tuple[Waveform, int]:
-        """The samples that the model gets, and how many are truncated."""
+        """Return the samples that the model gets, and how many are truncated."""
         made, total = read_waveform(value, self.rate, self.most_samples)
         if not len(made):
             return made, 0
@@ -128,7 +125,7 @@ class AudioFormat:
         return np.pad(made, (0, max(0, missing))), max(0, total - self.most_samples)
 
     def values(self, waveform: Waveform) -> Floats:
-        """The column of a row."""
+        """Return the column of a row."""
         if self.extractor is not None:
             made = extract(self.extractor, waveform)
             if "attention_mask" not in made or self.axes[0] != "time":
@@ -144,12 +141,12 @@ class AudioFormat:
         return self.extractor
 
     def positions(self, num_samples: int) -> int:
-        """How many time steps of the column so many samples are."""
+        """Return how many time steps of the column so many samples are."""
         return num_samples if self.mels is None else -(-num_samples // hop(self.rate))
 
 
 def arranged(values: Floats, own: tuple[str, ...], wanted: tuple[str, ...]) -> Floats:
-    """An array with axes in another order; an axis that it does not have gets length 1.
+    """Return an array with axes in another order; an axis that it does not have gets length 1.
 
     >>> arranged(np.zeros((64, 10), np.float32), ("mel", "time"), ("time", "mel")).shape
     (10, 64)
@@ -162,7 +159,7 @@ def arranged(values: Floats, own: tuple[str, ...], wanted: tuple[str, ...]) -> F
 
 
 def extract(state: Mapping[str, Any], waveform: Waveform) -> dict[str, Floats]:
-    """What transformers' feature extractor makes of one row, by column."""
+    """Return what transformers' feature extractor makes of one row, by column."""
     made = _extractor(json.dumps(dict(state), sort_keys=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # mel bands without a frequency of their own
@@ -179,7 +176,7 @@ def _extractor(state: str) -> Any:
 
 
 def extracted_form(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Column, axes and mask of what an extractor makes, found by trying two lengths.
+    """Return column, axes and mask of what an extractor makes, found by trying two lengths.
 
     >>> extracted_form({KIND: "Wav2Vec2FeatureExtractor"})["axes"]
     ['time']

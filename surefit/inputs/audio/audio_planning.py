@@ -17,10 +17,11 @@ from surefit.data.split import sample_rows
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.inputs.audio.audio_files import About, look_at, require_audio
-from surefit.inputs.audio.audio_format import KIND, AudioFormat, extracted_form, num_frames
+from surefit.inputs.audio.audio_format import AudioFormat, extracted_form, num_frames
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder_state import FittedInput
-from surefit.inputs.row_input import AudioInputs, Planned
+from surefit.inputs.model_hints import KIND, AudioInputs
+from surefit.inputs.row_input import Planned
 
 NO_FORM_ACCEPTED = rule(
     "SF195",
@@ -123,7 +124,7 @@ def _fitted(state: dict[str, Any], seconds: float) -> tuple[dict[str, Any], dict
 
 
 def _limit(state: Mapping[str, Any]) -> float | None:
-    """How many seconds an extractor reads; None where it reads any length."""
+    """Return how many seconds an extractor reads; None where it reads any length."""
     rate = state["sampling_rate"]
     if state[KIND] == "ASTFeatureExtractor":
         return float((160 * state.get("max_length", 1024) + 240) / rate)
@@ -133,7 +134,7 @@ def _limit(state: Mapping[str, Any]) -> float | None:
 
 
 def _by_trial(inputs: AudioInputs, sample: AudioSample, asked: Audio) -> AudioFormat:
-    """The first form that the module accepts."""
+    """Return the first form that the module accepts."""
     rate = asked.rate or sample.common_rate or DEFAULT_RATE
     seconds = asked.seconds or LONGEST_SECONDS
     tried = asked.seconds or 1.0
@@ -202,7 +203,7 @@ class AudioSample:
         return max(known)[1] if known else None
 
     def findings(self, form: AudioFormat, column: str, asked_rate: int | None) -> list[Finding]:
-        """How the audio is read, and what is converted on the way."""
+        """Return how the audio is read, and what is converted on the way."""
         total = self.rates.total()
         others = {r: n for r, n in self.rates.items() if r not in (None, form.rate)}
         steps = [f"{n} of {total} rows resampled from {r} Hz" for r, n in sorted(others.items())]
@@ -225,7 +226,7 @@ class AudioSample:
 
 
 def sample_headers(values: Iterable[Any]) -> AudioSample:
-    """The headers of rows; a file that cannot be read is reported later, by the encoding."""
+    """Return the headers of rows; a file that cannot be read is reported later, by the encoding."""
     sample = AudioSample()
     for value in values:
         try:
@@ -237,7 +238,7 @@ def sample_headers(values: Iterable[Any]) -> AudioSample:
 
 
 def described(form: AudioFormat) -> str:
-    """What the model gets of each row, in words.
+    """Return what the model gets of each row, in words.
 
     >>> described(AudioFormat(8000, 2.0, axes=("channel", "mel", "time"), mels=64))
     'log-mel [1, 64, frames]'

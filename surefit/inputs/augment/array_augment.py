@@ -10,18 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.errors import RunFailedError, describe_error
-from surefit.inputs.augment.array_changes import (
-    MIXES,
-    ImageChanges,
-    SeriesChanges,
-    describe_image,
-    describe_mix,
-    describe_series,
-    draw_mix,
-    mix,
-    mix_values,
-)
 from surefit.inputs.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
+from surefit.inputs.augment.mixed_rows import MIXES, draw_mix, mix, mix_values
+from surefit.inputs.row_input import ArrayChanges
 from surefit.inputs.store import Store
 
 Array = npt.NDArray[Any]
@@ -39,13 +30,13 @@ class ArrayAugment:
 
     train: Store
     seed: int
-    kind: ImageChanges | SeriesChanges
+    kind: ArrayChanges
     function: OwnArrayChange | None = None
-    further: tuple[ImageChanges | SeriesChanges, ...] = ()
+    further: tuple[ArrayChanges, ...] = ()
     """Of further columns of the same role: changed alike, each by the same random numbers."""
 
     def in_epoch(self, epoch: int) -> EpochRows:
-        """The rows of the Store as they are trained on in an epoch."""
+        """Return the rows of the Store as they are trained on in an epoch."""
         return EpochRows(self, epoch)
 
     @property
@@ -54,7 +45,7 @@ class ArrayAugment:
         return any(name in self.kind.changes for name in MIXES)
 
     def row(self, index: int, epoch: int, read: ReadRow | None = None) -> dict[str, Any]:
-        """A row as it is trained on in an epoch; `read` gives rows that no Store has."""
+        """Return a row as it is trained on in an epoch; `read` gives rows that no Store has."""
         read = read or self.train.row
         made, draws = self._changed(index, epoch, read(index))
         if "mixup" not in draws[0]:
@@ -74,9 +65,9 @@ class ArrayAugment:
         index: int,
         epoch: int,
         shape: tuple[int, ...] | None = None,
-        kind: ImageChanges | SeriesChanges | None = None,
+        kind: ArrayChanges | None = None,
     ) -> dict[str, Any]:
-        """What is drawn for a row in an epoch; its partner is any row of the Store.
+        """Return what is drawn for a row in an epoch; its partner is any row of the Store.
 
         A further `kind` draws the same random numbers: equal shapes are changed equally.
         """
@@ -88,13 +79,13 @@ class ArrayAugment:
         return {**drawn, **mixed, **partner}
 
     def describe(self, index: int, epoch: int) -> str:
-        """What is drawn for a row in an epoch, in words."""
+        """Return what is drawn for a row in an epoch, in words."""
         drawn = self.drawn(index, epoch)
         if "partner" in drawn:
             drawn["partner"] = int(self.train.source_row[drawn["partner"]])
-        words = describe_image if isinstance(self.kind, ImageChanges) else describe_series
-        own = [f"{_name(self.function)} called"] if self.function is not None else []
-        return ", ".join([*words(drawn), *own, *describe_mix(drawn)]) or "unchanged"
+        if self.function is not None:
+            drawn[f"{_name(self.function)} called"] = True
+        return ", ".join(_in_words(name, value) for name, value in drawn.items()) or "unchanged"
 
     def _rng(self, index: int, epoch: int, *more: int) -> np.random.Generator:
         number, copy = int(self.train.source_row[index]), int(self.train.copy[index])
@@ -103,7 +94,7 @@ class ArrayAugment:
     def _changed(
         self, index: int, epoch: int, row: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The row after all changes but the mixing, and what was drawn for each column."""
+        """Return the row after all changes but the mixing, and what was drawn for each column."""
         kinds = (self.kind, *self.further)
         draws = [self.drawn(index, epoch, row[kind.column].shape, kind) for kind in kinds]
         made = self.kind.apply(row, draws[0])
@@ -134,7 +125,7 @@ class ArrayAugment:
         array: Array,
         rng: np.random.Generator,
         index: int,
-        kind: ImageChanges | SeriesChanges,
+        kind: ArrayChanges,
     ) -> Array:
         assert self.function is not None
         row, name = int(self.train.source_row[index]), _name(self.function)
@@ -186,7 +177,7 @@ class EpochRows:
         return [self.augment.row(int(index), self.epoch) for index in indices]
 
     def change(self, index: int, read: ReadRow) -> dict[str, Any]:
-        """A row that `read` gives, and no Store has, as it is trained on in this epoch."""
+        """Return a row that `read` gives, and no Store has, as it is trained on in this epoch."""
         return self.augment.row(index, self.epoch, read)
 
     def columns(self, indices: Sequence[int] | Array) -> dict[str, list[Array]]:
@@ -203,8 +194,16 @@ def _name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
+def _in_words(name: str, value: Any) -> str:
+    """Return a change that was drawn, by its name in the config; noise has no short value."""
+    if value is True or isinstance(value, np.ndarray):
+        return name
+    shown = value if isinstance(value, tuple) else (value,)
+    return f"{name} {' '.join(f'{each:.3g}' for each in shown)}"
+
+
 def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two augmented rows are equal to the bit."""
+    """Return whether two augmented rows are equal to the bit."""
     return one.keys() == other.keys() and all(
         np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes() for name in one
     )

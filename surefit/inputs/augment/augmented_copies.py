@@ -14,7 +14,7 @@ from surefit.errors import describe_error
 from surefit.findings import rule
 from surefit.inputs.augment.text_changes import CHANGES, words_of
 from surefit.inputs.chat.messages import is_prompt
-from surefit.inputs.encoded_row import DropReason, EncodedRow, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import DropReason, EncodedRow, RowFaultError, drop_row
 
 AUGMENT_FUNCTION_FAILED = rule(
     "SF286",
@@ -63,7 +63,7 @@ class AugmentedCopies:
         return {"factor": self.factor, "seed": self.seed, "changes": changes, **roles}
 
     def code(self) -> list[Callable[..., Any]]:
-        """The functions that change texts."""
+        """Return the functions that change texts."""
         own = [self.function] if self.function is not None else []
         return [*(CHANGES[name] for name in self.changes), *own]
 
@@ -74,7 +74,7 @@ class AugmentedCopies:
         first: tuple[EncodedRow, ...],
         encode_row: EncodeRead,
         window: int | None = None,
-    ) -> Iterator[tuple[int, tuple[EncodedRow, ...] | SkipRowError, bool]]:
+    ) -> Iterator[tuple[int, tuple[EncodedRow, ...] | RowFaultError, bool]]:
         """Copies 1 and up of the row, encoded, and whether each equals an earlier one.
 
         Copies are compared as tokens: a change that the tokenizer removes does not count. Rows of a
@@ -89,8 +89,10 @@ class AugmentedCopies:
                     if _content(made) not in seen:
                         break
                 if self.held_out is not None and self.held_out.has_input_of(drawn):
-                    raise SkipRowError(DropReason.HELD_OUT)
-            except SkipRowError as skip:
+                    raise drop_row(DropReason.HELD_OUT)
+            except RowFaultError as skip:
+                if not skip.reason:
+                    raise
                 yield copy, skip, False
                 continue
             is_equal = _content(made) in seen
@@ -104,7 +106,8 @@ class AugmentedCopies:
         first: tuple[EncodedRow, ...],
         encode_row: EncodeRead,
     ) -> tuple[EncodedRow, ...]:
-        """One copy of a row that is read anew in each epoch; `place` is its number, copy and epoch.
+        """Return one copy of a row that is read anew in each epoch; `place` is its number, copy and
+        epoch.
 
         It is the row itself where no change of it can be used.
         """
@@ -113,7 +116,9 @@ class AugmentedCopies:
                 continue
             try:
                 made = encode_row(drawn)
-            except SkipRowError:
+            except RowFaultError as fault:
+                if not fault.reason:
+                    raise
                 continue
             if _content(made) != _content(first):
                 return made
@@ -134,7 +139,7 @@ class AugmentedCopies:
             yield changed
 
     def _answers(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """The row's answers: those of its roles, and the messages that are not the user's."""
+        """Yield the row's answers: those of its roles, and the messages that are not the user's."""
         yield from (row[role] for role in self.answers if isinstance(row.get(role), str))
         for dialogue in (row[role] for role in self.roles if _is_dialogue(row.get(role))):
             for message in dialogue:
@@ -172,7 +177,7 @@ def _call_own(function: OwnChange, text: str, rng: np.random.Generator, role: st
 
 
 def _change_question(value: Any, change: Callable[[str], str]) -> Any:
-    """The text, or the user's last message, after the change; everything else unchanged."""
+    """Return the text, or the user's last message, after the change; everything else unchanged."""
     if isinstance(value, str):
         return change(value) if value.strip() else value
     if not _is_dialogue(value):

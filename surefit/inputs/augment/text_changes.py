@@ -42,7 +42,7 @@ class Word:
 
 
 def free_words(text: str, kept: Collection[str]) -> list[Word]:
-    """The words that may be changed: plain ones, outside code and quotations.
+    """Return the words that may be changed: plain ones, outside code and quotations.
 
     Not changed are words in `kept` (lower case), anything with a digit, an underscore or a symbol
     (numbers, addresses, paths, formulas), single letters, and words with capitals inside.
@@ -74,7 +74,7 @@ def _plain_words(text: str, kept: Collection[str]) -> Iterator[Word]:
 
 
 def put(text: str, changed: list[tuple[Word, str]]) -> str:
-    """The text with some words replaced; they come in the order of the text."""
+    """Return the text with some words replaced; they come in the order of the text."""
     parts, at = [], 0
     for word, new in changed:
         parts += [text[at : word.start], new]
@@ -93,7 +93,7 @@ def words_of(text: str) -> set[str]:
 
 
 def change_case(text: str, kept: Collection[str], rng: np.random.Generator) -> str:
-    """The first letter of sentences in the other case; names keep their capitals.
+    """Return the first letter of sentences in the other case; names keep their capitals.
 
     Words in capitals are avoided: they take several times as many tokens.
 
@@ -154,7 +154,7 @@ _NEGATIONS = frozenset(
 
 
 def add_typos(text: str, kept: Collection[str], rng: np.random.Generator, rate: float) -> str:
-    """A typing error in a `rate` of the words that may have one, and in at least one.
+    """Return a typing error in a `rate` of the words that may have one, and in at least one.
 
     These are free lower-case words of four letters or more. Their first and last letters are kept,
     so that they stay readable. Words that negate (never, without) are kept.
@@ -225,7 +225,7 @@ _VERBS = re.compile(
 def change_wording(
     text: str, kept: Collection[str], rng: np.random.Generator, frames: Sequence[str] = ()
 ) -> str:
-    """The text in one of the frames that fit it, or in one of the user's `frames`.
+    """Return the text in one of the frames that fit it, or in one of the user's `frames`.
 
     >>> change_wording("Name a river.", (), np.random.default_rng(0), ())
     'Could you name a river?'

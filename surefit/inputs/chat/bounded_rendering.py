@@ -66,7 +66,7 @@ def check_template(text: str) -> None:
 
 
 def _is_small(arguments: Sequence[str]) -> bool:
-    """Whether the first argument after a bracket is a small number, or there is none."""
+    """Return whether the first argument after a bracket is a small number, or there is none."""
     if arguments[1:2] == [")"] or len(arguments) < 3:
         return True
     _, first, after = arguments
@@ -75,23 +75,31 @@ def _is_small(arguments: Sequence[str]) -> bool:
     )
 
 
+Rendered = tuple[str, list[tuple[int, int]]]
+"""The text of a dialogue, and its generation blocks."""
+
+
 def render_bounded(
-    template: str, messages: Sequence[Message], tools: Any, more: Mapping[str, Any]
-) -> tuple[str, list[tuple[int, int]]]:
-    """The text of a dialogue and its generation blocks; an error beyond time, memory or size."""
+    template: str, dialogues: Sequence[Sequence[Message]], tools: Any, more: Mapping[str, Any]
+) -> list[Rendered]:
+    """Render dialogues of one row; raise an error beyond the bounds of time, memory or size."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    render = partial(render_jinja_template, [list(messages)], tools, chat_template=template, **more)
+    chats = [list(messages) for messages in dialogues]
+    render = partial(render_jinja_template, chats, tools, chat_template=template, **more)
     try:
-        rendered, spans = _bounds.run(render)
+        texts, spans = _bounds.run(render)
     except _InterruptedRendering:
         raise _exceeds(f"it takes more than {MAX_SECONDS:g} s for one row") from None
     except MemoryError:
         what = f"it takes more than {MAX_BYTES >> 30} GB of memory for one row"
         raise _exceeds(what) from None
-    if len(rendered[0]) > MAX_CHARACTERS:
-        raise _exceeds(f"it writes {len(rendered[0]):,} characters for one row")
-    return rendered[0], list(spans[0]) if spans else []
+    longest = max(map(len, texts))
+    if longest > MAX_CHARACTERS:
+        raise _exceeds(f"it writes {longest:,} characters for one row")
+    return [
+        (text, list(blocks)) for text, blocks in zip(texts, spans or [()] * len(texts), strict=True)
+    ]
 
 
 def _exceeds(what: str) -> FindingError:
@@ -111,8 +119,10 @@ class _Bounds:
     def reset(self) -> None:
         """Forget what another process was rendering."""
         self.turn, self.lock = threading.Lock(), threading.Lock()
-        self.running: tuple[int, float] | None = None  # the thread, and its CPU time at the start
+        self.running: int | None = None  # the thread that renders
+        self.num_run = 0
         self.thread: threading.Thread | None = None
+        self.statm: int | None = None  # of this process; kept open, as it is read for each row
 
     def run(self, render: Callable[[], Made]) -> Made:
         """Run `render` in this thread, until it has used up its CPU time or memory."""
@@ -122,22 +132,41 @@ class _Bounds:
                     target=self._look, name="surefit-template", daemon=True
                 )
                 self.thread.start()
-            self.running = threading.get_ident(), time.thread_time()
+            self.num_run += 1
+            self.running = threading.get_ident()
             try:
-                with _bounded_memory():
+                # read anew each time: a process that has grown over the bound is refused memory
+                # where CPython cannot report it, and is broken from then on
+                with _bounded_memory(self._used_bytes() + MAX_BYTES):
                     return render()
             finally:
                 with self.lock:
                     self.running = None
 
+    def _used_bytes(self) -> int:
+        """Return the address space of this process; without bound on systems without /proc."""
+        try:
+            if self.statm is None:
+                self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self.statm, 64, 0).split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            self.statm = None
+            return 1 << 62
+
     def _look(self) -> None:
-        idle = 0
+        """Interrupt a rendering that has used up its CPU time since it was first seen."""
+        idle, seen, began = 0, 0, 0.0
         while idle < _IDLE_LOOKS:
             time.sleep(_LOOK_SECONDS)
             with self.lock:
                 idle = 0 if self.running else idle + 1
-                if self.running and _cpu_seconds(self.running[0]) > self.running[1] + MAX_SECONDS:
-                    thread = ctypes.c_ulong(self.running[0])
+                if self.running is None:
+                    continue
+                used = _cpu_seconds(self.running)
+                if self.num_run != seen:
+                    seen, began = self.num_run, used
+                elif used > began + MAX_SECONDS:
+                    thread = ctypes.c_ulong(self.running)
                     error = ctypes.py_object(_InterruptedRendering)
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
                     self.running = None
@@ -152,18 +181,11 @@ def _cpu_seconds(ident: int) -> float:
 
 
 @contextmanager
-def _bounded_memory() -> Iterator[None]:
-    """Let the kernel refuse address space beyond a bound; systems without /proc have none."""
-    try:
-        with open("/proc/self/statm", "rb") as status:
-            pages = int(status.read().split()[0])
-    except OSError:
-        yield
-        return
+def _bounded_memory(bound: int) -> Iterator[None]:
+    """Let the kernel refuse address space beyond a bound."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_AS)
-    bound = pages * resource.getpagesize() + MAX_BYTES
     if before[0] < 0 or bound < before[0]:
         resource.setrlimit(resource.RLIMIT_AS, (bound, before[1]))
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,6 +13,7 @@ from surefit.batches.field import IGNORE_INDEX
 from surefit.data.column_types import is_dialogue
 from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, rule
+from surefit.inputs.batch_tokenizing import Tokenized
 from surefit.inputs.chat.dialogue_rows import divide_row, read_row, turns_of
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, Dialogue, is_answer, is_prompt
@@ -31,13 +31,12 @@ from surefit.inputs.encoded_row import (
     Encoding,
     LabelTokens,
     RowFaultError,
-    SkipRowError,
     TokenSequence,
+    drop_row,
     is_overlong,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.text.batch_tokenizing import Tokenized
 
 OVERLONG_ROW_DROPPED = rule(
     "SF279",
@@ -89,7 +88,7 @@ SAMPLED_ROWS = 64
 
 
 def encode_dialogue(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens) -> Encoding:
-    """The dialogue as its template writes it, up to its last answer.
+    """Return the dialogue as its template writes it, up to its last answer.
 
     Over the limit, the oldest turns go first, then the beginning of the prompt, and never the end
     of an answer.
@@ -99,7 +98,7 @@ def encode_dialogue(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens
     try:
         rendered = coder.render(dialogue.messages, dialogue.tools, predicting)
     except TemplateError as fault:
-        raise _unsuited(fault) from None
+        raise unsuited(fault) from None
 
     def finish(made: list[Tokenized]) -> Encoded:
         tokens = coder.finish(rendered, made[0])
@@ -108,10 +107,12 @@ def encode_dialogue(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens
             try:
                 tokens = _shorten(dialogue, tokens, encoder)
             except TemplateError as fault:
-                raise _unsuited(fault) from None
-            except SkipRowError as skip:
+                raise unsuited(fault) from None
+            except RowFaultError as skip:
+                if not skip.reason:
+                    raise
                 lost = _lost(row, dialogue, encoder)
-                raise SkipRowError(skip.reason, skip.rule, skip.message, also=lost) from None
+                raise drop_row(skip.reason, skip.rule, skip.message, also=lost) from None
         learned = [s for s, weight in zip(tokens.answers, tokens.weights, strict=True) if weight]
         ids, truncated = np.array(tokens.ids, np.int64), length - len(tokens.ids)
         faults = tuple(_faults(row, dialogue, tokens, encoder))
@@ -121,13 +122,14 @@ def encode_dialogue(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens
     return Encoding(finish, [rendered.text], special=False, ends=coder.asks_for_ends)
 
 
-def _unsuited(fault: TemplateError) -> SkipRowError:
+def unsuited(fault: TemplateError) -> RowFaultError:
+    """Return why a row is dropped that the template cannot render."""
     message = f"the template cannot render it: {fault.message}"
-    return SkipRowError(DropReason.TEMPLATE, fault.rule, message)
+    return drop_row(DropReason.TEMPLATE, fault.rule, message)
 
 
 def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> DialogueTokens:
-    """What is left of a row over the limit, as the user wants it."""
+    """Return what is left of a row over the limit, as the user wants it."""
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = encoder.predicting
@@ -135,8 +137,10 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
     if not predicting:
         try:
             refuse_overlong(length, encoder)
-        except SkipRowError as skip:
-            raise SkipRowError(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
+        except RowFaultError as skip:
+            if not skip.reason:
+                raise
+            raise drop_row(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
@@ -144,13 +148,13 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
         kept = tokens.ids[-limit:]
         return DialogueTokens(kept, (), (), len(kept))
     why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise SkipRowError(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
+    raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
 
 
 def _lost(
     row: Mapping[str, Any], dialogue: Dialogue, encoder: Encoder
 ) -> tuple[RowFaultError, ...]:
-    """What the template does not write of a row; a row that is dropped counts as well."""
+    """Return what the template does not write of a row; a row that is dropped counts as well."""
     column = turns_of(row)[0]
     system = "system" if row.get("system") else column
     earlier = "history" if row.get("history") is not None else column
@@ -161,7 +165,7 @@ def _lost(
 def _faults(
     row: Mapping[str, Any], dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder
 ) -> Iterator[RowFaultError]:
-    """What the user should know of a row that is used."""
+    """Yield what the user should know of a row that is used."""
     messages, template = dialogue.messages, encoder.dialogues.template
     column = turns_of(row)[0]
     lost = _lost(row, dialogue, encoder)
@@ -185,22 +189,27 @@ def _faults(
 
 
 def fit_chat(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
-    """The template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
+    """Yield template: the asked one, else the tokenizer's own, else plain; tried on a few rows."""
     if encoder.tokenizer is None or "input_ids" in encoder.roles:
         return encoder, []
     asked = encoder.settings.template
 
     def readable() -> Iterator[Dialogue]:
         for row in islice(rows, SAMPLED_ROWS):
-            with suppress(SkipRowError):  # which is counted when the row is encoded
-                yield read_row(row, encoder)
+            try:
+                read = read_row(row, encoder)
+            except RowFaultError as fault:
+                if not fault.reason:
+                    raise
+                continue  # it is counted when the row is encoded
+            yield read
 
     state, found = fit_template(asked, encoder.tokenizer, readable())
     return replace(encoder, input=replace(encoder.input, template=state)), found
 
 
 def divide_answer(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What comes before the last answer, and the rest.
+    """Return what comes before the last answer, and the rest.
 
     >>> divide_answer({"prompt": "Hi", "answer": "Hello"})
     (['Hi', None], 'Hello')

@@ -30,13 +30,13 @@ from surefit.inputs.chat.messages import (
     read_tools,
     shown,
 )
-from surefit.inputs.encoded_row import DropReason, RowFaultError, SkipRowError
+from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.text.text_reading import read_text
 
 
 def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
-    """The row's messages and tools; prompt and answer are a user's and an assistant's.
+    """Return the row's messages and tools; prompt and answer are a user's and an assistant's.
 
     A system text comes first, and the turns of the history before the prompt.
     """
@@ -44,6 +44,8 @@ def read_row(row: Mapping[str, Any], encoder: Encoder) -> Dialogue:
     given = row.get("tools") or tools_in(row.get("prompt"))
     tools = read_tools(given, encoder.column_of("tools"))
     system = (read_text(row, "system", encoder) or "").strip()
+    asked_for = (encoder.settings.system or "").strip()
+    system = "\n\n".join(text for text in (asked_for, system) if text)
     earlier = list(_history(row.get("history"), encoder.column_of("history")))
     role, turns = turns_of(row)
     if turns is not None:
@@ -71,7 +73,7 @@ def turns_of(row: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def divide_row(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """What comes before the last answer of a row of texts or messages, and the rest."""
+    """Return what comes before the last answer of a row of texts or messages, and the rest."""
     before = [row[role] for role in ("system", "history", "choices") if row.get(role)]
     if "rejected" in row:
         prompt, target = split_answer(row.get("answer"), row["rejected"])
@@ -88,7 +90,7 @@ def divide_row(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def with_system(system: str, messages: Sequence[Message]) -> Sequence[Message]:
-    r"""The messages after a system text, which is put before a system message of their own.
+    r"""Return the messages after a system text, which is put before a system message of their own.
 
     >>> with_system("Be brief", [{"role": "system", "content": "Be kind"}])
     [{'role': 'system', 'content': 'Be brief\n\nBe kind'}]
@@ -116,7 +118,7 @@ def _refuse_object(value: Any, column: str) -> None:
 
 
 def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | None]:
-    """The message of the user, and the text of the answer."""
+    """Return the message of the user, and the text of the answer."""
     row = with_choices(row, encoder.column_of("answer")) if "choices" in row else row
     prompt, answer = read_text(row, "prompt", encoder), read_text(row, "answer", encoder)
     if "rejected" in row:
@@ -130,9 +132,9 @@ def _asked(row: Mapping[str, Any], encoder: Encoder) -> tuple[Message, str | Non
     return asked, answer
 
 
-def _missing(role: str) -> SkipRowError:
+def _missing(role: str) -> RowFaultError:
     what = f"the {role} is missing or empty"
-    return SkipRowError(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, role)
+    return drop_row(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, role)
 
 
 def _history(value: Any, column: str) -> Iterator[Message]:
@@ -147,7 +149,7 @@ def _history(value: Any, column: str) -> Iterator[Message]:
         texts = list(pair) if isinstance(pair, list | tuple) else [pair]
         if len(texts) != 2 or not all(isinstance(text, str) and text.strip() for text in texts):
             fault = f"turn {place} of the history is {shown(pair)}; expected two texts"
-            raise SkipRowError(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
+            raise drop_row(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
         yield {"role": "user", "content": texts[0]}
         yield {"role": "assistant", "content": texts[1]}
 
@@ -157,7 +159,7 @@ Turns = list[Any]
 
 
 def has_messages(*values: Any) -> bool:
-    """Whether one of the values is a message, a list of them, or an object that has some."""
+    """Return whether one of the values is a message, a list of them, or an object that has some."""
     for value in values:
         if type(value) is not str and isinstance(value, Mapping | list | tuple):  # str: the usual
             return True
@@ -165,7 +167,7 @@ def has_messages(*values: Any) -> bool:
 
 
 def join_turns(prompt: Any, answer: Any) -> Turns:
-    """The dialogue of a prompt and its answer, each a text or messages.
+    """Return the dialogue of a prompt and its answer, each a text or messages.
 
     An answer that begins with another message than an assistant's contains its prompt. Answers in
     the prompt are context and get the weight 0: only the answer has labels.
@@ -183,7 +185,7 @@ def join_turns(prompt: Any, answer: Any) -> Turns:
 
 
 def tools_in(prompt: Any) -> Any:
-    """The tools in a prompt that is an object with messages; None otherwise."""
+    """Return the tools in a prompt that is an object with messages; None otherwise."""
     return prompt.get("tools") if isinstance(prompt, Mapping) else None
 
 
@@ -196,7 +198,7 @@ def _turns(value: Any, role: str) -> Turns:
 
 
 def split_answer(text: str | None, rejected: str | None) -> tuple[str, str]:
-    """The prompt and the answer in one text: the rejected text begins with the same prompt.
+    """Return the prompt and the answer in one text: the rejected text begins with the same prompt.
 
     >>> split_answer("What is 2 + 2? It is 4.", "What is 2 + 2? Red.")
     ('What is 2 + 2?', 'It is 4.')
@@ -236,7 +238,7 @@ with a text for each letter."""
 
 
 def with_choices(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:
-    r"""The row with its choices in the prompt, and with the right one as its answer.
+    r"""Return the row with its choices in the prompt, and with the right one as its answer.
 
     `column` is that of the answers, for messages.
 
@@ -256,7 +258,7 @@ def with_choices(row: Mapping[str, Any], column: str) -> Mapping[str, Any]:
 
 
 def _read(choices: Any) -> tuple[list[str], list[str]]:
-    """The texts of the choices, and the letters that name them."""
+    """Return the texts of the choices, and the letters that name them."""
     if isinstance(choices, Mapping) and "text" not in choices:
         known_by = {str(name): text for name, text in choices.items() if text is not None}
         return list(known_by.values()), list(known_by)
@@ -269,7 +271,7 @@ def _read(choices: Any) -> tuple[list[str], list[str]]:
 
 
 def _place(answer: Any, texts: list[str], labels: list[str], column: str) -> int | None:
-    """The number of the choice that an answer names by number, letter or text.
+    """Return the number of the choice that an answer names by number, letter or text.
 
     None if there is no answer, or a text of its own, such as an explanation.
     """

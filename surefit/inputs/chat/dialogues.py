@@ -11,6 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from surefit.inputs.batch_tokenizing import (
+    Tokenized,
+    ends_by_size,
+    plain_backend,
+    token_sizes,
+    tokenize,
+)
 from surefit.inputs.chat.messages import Dialogue, Message
 from surefit.inputs.chat.template_rendering import (
     ANSWERS_NOT_FOUND,
@@ -19,14 +26,7 @@ from surefit.inputs.chat.template_rendering import (
     TemplateError,
 )
 from surefit.inputs.chat.unrendered import UnrenderedParts
-from surefit.inputs.text.batch_tokenizing import (
-    Tokenized,
-    ends_by_size,
-    plain_backend,
-    token_sizes,
-    tokenize,
-)
-from surefit.inputs.text.tokenizer import adds_bos
+from surefit.inputs.tokenizer import adds_bos
 
 PROBE = "a"
 """Stands for the answer when a prompt is tokenized: most answers begin with a letter."""
@@ -95,7 +95,7 @@ class DialogueTokenizer:
         return self._sizes is None
 
     def render(self, messages: Sequence[Message], tools: Any, generation: bool) -> Rendered:
-        """The text of a dialogue up to its last answer, and its answers."""
+        """Return the text of a dialogue up to its last answer, and its answers."""
         messages = self.template.prepared(messages)
         text, spans = self.template.find_answers(messages, tools, generation)
         if spans and not generation:  # nothing after the last answer is read
@@ -117,7 +117,7 @@ class DialogueTokenizer:
         generation: bool = False,
         limit: int | None = None,
     ) -> DialogueTokens:
-        """The tokens of a dialogue; see `finish`."""
+        """Return the tokens of a dialogue; see `finish`."""
         rendered = self.render(messages, tools, generation)
         (made,) = tokenize(self._tokenizer, [rendered.text], special=False, ends=True)
         return self.finish(rendered, made, limit)
@@ -125,7 +125,7 @@ class DialogueTokenizer:
     def finish(
         self, rendered: Rendered, made: Tokenized, limit: int | None = None
     ) -> DialogueTokens:
-        """The tokens of a dialogue from those of its text.
+        """Return the tokens of a dialogue from those of its text.
 
         With `limit`, the start of the user's text is truncated. If that text is too short, the row
         is still longer than the limit.
@@ -158,7 +158,7 @@ class DialogueTokenizer:
         return replace(made, ends=ends)
 
     def _counter(self, text: str, tokens: Tokenized) -> Callable[[int], int]:
-        """A function that counts the tokens of the text up to a character.
+        """Return a function that counts the tokens of the text up to a character.
 
         If the tokenizer does not report where tokens end (it is not a fast one), the text is
         tokenized with another letter there, and the tokens that both have in common count.
@@ -185,7 +185,7 @@ class DialogueTokenizer:
         return first, stop
 
     def _before_answer(self, text: str, tokens: Tokenized) -> Tokenized:
-        """The tokens of a prompt as they are before an answer; only spaces may be left out."""
+        """Return tokens of a prompt as they are before an answer; only spaces may be left out."""
         backend = plain_backend(self._tokenizer)
         if backend is None:
             return tokens
@@ -202,7 +202,7 @@ class DialogueTokenizer:
     def _user_tokens(
         self, rendered: Rendered, tokens: Tokenized, num_until: Callable[[int], int]
     ) -> tuple[int, int]:
-        """The first token of the first user's content, and the token after its last one."""
+        """Return the first token of the first user's content, and the token after its last one."""
         messages = rendered.messages
         user = next(p for p, message in enumerate(messages) if message["role"] == "user")
         before, content = self.template.find_prompt(messages[: user + 1], user, rendered.tools)
@@ -218,7 +218,8 @@ class DialogueTokenizer:
     def shorten(
         self, dialogue: Dialogue, tokens: DialogueTokens, limit: int, generation: bool
     ) -> DialogueTokens | None:
-        """The dialogue within the limit: without its oldest turns, then the start of the prompt.
+        """Return the dialogue within the limit: without its oldest turns, then the start of the
+        prompt.
 
         The system message and the last answer are kept; None if these are too long.
         """

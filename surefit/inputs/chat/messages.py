@@ -18,7 +18,7 @@ from surefit.data.stored_messages import (
     without_missing,
 )
 from surefit.findings import rule
-from surefit.inputs.encoded_row import DropReason, SkipRowError
+from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 
 EMPTY_PROMPT_OR_ANSWER = rule(
     "SF270",
@@ -96,7 +96,7 @@ class Dialogue:
 
 
 def read_dialogue(turns: Any, column: str, predicting: bool = False) -> Dialogue:
-    """The messages of a row, up to its last answer; a row with faulty ones is skipped.
+    """Return the messages of a row, up to its last answer; a row with faulty ones is skipped.
 
     With `predicting`, up to the message to answer. A call of a tool belongs to the answer before
     it, if there is one.
@@ -137,7 +137,7 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> Dialogue
 
 
 def _read_turns(value: Any, column: str) -> Sequence[Any]:
-    """The messages as the data has them; a row without a list of messages is skipped."""
+    """Return the messages as the data has them; a row without a list of messages is skipped."""
     turns: Sequence[Any] | None = as_messages(value)
     if turns is None or len(turns) == 0:
         raise _empty("there are no messages", column)
@@ -146,32 +146,32 @@ def _read_turns(value: Any, column: str) -> Sequence[Any]:
     return turns
 
 
-def _empty(what: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, column)
+def _empty(what: str, column: str) -> RowFaultError:
+    return drop_row(DropReason.EMPTY, EMPTY_PROMPT_OR_ANSWER, what, column)
 
 
-def _unreadable(fault: str, column: str) -> SkipRowError:
-    return SkipRowError(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
+def _unreadable(fault: str, column: str) -> RowFaultError:
+    return drop_row(DropReason.BAD_MESSAGES, UNREADABLE_MESSAGE, fault, column)
 
 
 def _name_of(turn: Any) -> str:
-    """The role of a message of the data, under the name that the data has for it."""
+    """Return the role of a message of the data, under the name that the data has for it."""
     name = turn.get("role") or turn.get("from") if isinstance(turn, Mapping) else None
     return name.lower() if isinstance(name, str) else ""
 
 
 def is_answer(turn: Any) -> bool:
-    """Whether a message of the data is an assistant's."""
+    """Return whether a message of the data is an assistant's."""
     return _ROLES.get(_name_of(turn)) == "assistant"
 
 
 def is_prompt(turn: Any) -> bool:
-    """Whether a message of the data is a user's."""
+    """Return whether a message of the data is a user's."""
     return _ROLES.get(_name_of(turn)) == "user"
 
 
 def _read_message(turn: Any) -> tuple[Message, bool]:
-    """One message with `role` and `content` as text, and whether a call in it stays text.
+    """Return one message with `role` and `content` as text, and whether a call in it stays text.
 
     Raises ValueError with what is wrong with it.
     """
@@ -213,20 +213,26 @@ def _read_message(turn: Any) -> tuple[Message, bool]:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """The text of content in parts; the parts unchanged if one is not text."""
-    given = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
-    texts = [text for text in given if isinstance(text, str)]
+    """Return the text of content in parts; the parts unchanged if one is not text."""
+    texts = [text for text in map(_text_of_part, parts) if isinstance(text, str)]
     return "".join(texts) if texts and len(texts) == len(parts) else parts
 
 
+def _text_of_part(part: Any) -> Any:
+    """Return the text of a part, which OpenAI calls `text` and LLaMA-Factory `value`."""
+    if not isinstance(part, Mapping):
+        return part
+    return part.get("text", part.get("value") if part.get("type") == "text" else None)
+
+
 def shown(value: Any) -> str:
-    """A value for a message, cut to 60 characters."""
+    """Return a value for a message, cut to 60 characters."""
     text = value if isinstance(value, str) and is_python_text(value) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def read_tools(value: Any, column: str) -> list[Any] | None:
-    """The tools of a row, given as objects or as JSON; None if there are none."""
+    """Return the tools of a row, given as objects or as JSON; None if there are none."""
     tools = without_missing(parse_json(value) if isinstance(value, str) else value)
     if not tools or (isinstance(tools, str) and not tools.strip()):
         return None
@@ -278,13 +284,13 @@ def _read_call(call: Any) -> Any:
 
 
 def has_name(value: Any) -> bool:
-    """Whether a call or a tool has a name; a template cannot write any other."""
+    """Return whether a call or a tool has a name; a template cannot write any other."""
     inner = _function(value)
     return isinstance(inner, Mapping) and isinstance(inner.get("name"), str)
 
 
 def _has_arguments(call: Any) -> bool:
-    """Whether a call has a name, and arguments that are no text."""
+    """Return whether a call has a name, and arguments that are no text."""
     given = _function(call).get("arguments") if has_name(call) else "unnamed"
     return not (isinstance(given, str) and given.strip())
 
@@ -302,7 +308,7 @@ def text_of(calls: list[Any]) -> str:
 
 
 def calls_in(text: str) -> list[Any] | None:
-    """The calls that a ShareGPT turn `function_call` has as its text; None if it has none.
+    """Return the calls that a ShareGPT turn `function_call` has as its text; None if it has none.
 
     >>> calls_in('{"name": "f", "arguments": "{\\\\"x\\\\": 1}"}')
     [{'type': 'function', 'function': {'name': 'f', 'arguments': {'x': 1}}}]

@@ -49,7 +49,7 @@ _CALL: Message = {"role": "assistant", "content": "", "tool_calls": _CALLS}
 def fit_template(
     asked: str | None, tokenizer: Any, dialogues: Iterable[Dialogue]
 ) -> tuple[TemplateState, list[Finding]]:
-    """The template as an Encoder keeps it, tested on a few rows, and findings about it."""
+    """Return the template as an Encoder keeps it, tested on a few rows, and findings about it."""
     name, text = choose_template(asked, tokenizer)
     template = Template(text, tokenizer=tokenizer)
     try:
@@ -80,7 +80,7 @@ def fit_template(
 
 
 def _find_end(template: Template) -> str | None:
-    """The special token that the template writes after an answer, if there is one."""
+    """Return the special token that the template writes after an answer, if there is one."""
     text, turns = template.find_answers([_QUESTION, _ANSWER])
     if len(turns) != 1 or _ANSWER["content"] not in text:
         raise TemplateError(ANSWERS_NOT_FOUND, "its text does not contain the answer")
@@ -93,7 +93,7 @@ def _find_end(template: Template) -> str | None:
 
 
 def _omits(template: Template, messages: list[Message], refused: bool) -> bool:
-    """Whether the template does not write a part of the messages; `refused` if it raises."""
+    """Return whether the template does not write a part of the messages; `refused` if it raises."""
     try:
         return _OMITTED not in template.render(messages)
     except TemplateError:

@@ -84,7 +84,7 @@ _EMPTY_BLOCK = re.compile(r"([<\[]\|?)(\w+)(\|?[>\]])\s*[<\[]\|?/\2\|?[>\]]")
 
 
 def _lost(rule: Rule, what: str, column: str) -> RowFaultError:
-    """What to say if a part of a dialogue is lost."""
+    """Return what to say if a part of a dialogue is lost."""
     return RowFaultError(rule, f"the template does not write {what}", column, counted=True)
 
 
@@ -100,7 +100,7 @@ class DialogueColumns:
     tools: str = "tools"
 
     def of(self, messages: Sequence[Message], place: int) -> str:
-        """The column of a message."""
+        """Return the column of a message."""
         prompts = [p for p, message in enumerate(messages) if message["role"] == "user"]
         if messages[place]["role"] == "system":
             return self.system
@@ -115,7 +115,7 @@ class UnrenderedParts:
         self._known: dict[Any, tuple[RowFaultError, ...]] = {}
 
     def find(self, dialogue: Dialogue, columns: DialogueColumns) -> tuple[RowFaultError, ...]:
-        """What is lost of a dialogue."""
+        """Return what is lost of a dialogue."""
         messages, tools = dialogue.messages, dialogue.tools
         key = (columns, *map(_structure, messages), tools is not None and len(tools) > 0)
         if key not in self._known:
@@ -169,7 +169,7 @@ class UnrenderedParts:
 
 
 def _structure(message: Message) -> Any:
-    """What a template may decide by: role, keys that have a value, calls, reasoning."""
+    """Return what a template may decide by: role, keys that have a value, calls, reasoning."""
     content = message["content"]
     names = tuple(name for name, value in message.items() if value not in (None, "", [], {}))
     thought = "</" in content and bool(_THOUGHT.search(content))
@@ -200,12 +200,12 @@ class _Marks:
         return mark
 
     def _inside(self, text: str, part: RowFaultError) -> str:
-        """The text with a mark in its middle: templates look at the start and the end."""
+        """Return the text with a mark in its middle: templates look at the start and the end."""
         middle = len(text) // 2
         return text[:middle] + self._mark(part) + text[middle:] if text.strip() else text
 
     def tool(self, tool: Mapping[str, Any]) -> Any:
-        """A tool with marks in its name, its description and its parameters."""
+        """Return a tool with marks in its name, its description and its parameters."""
         if not has_name(tool):
             return tool
         marked = self._name(tool, _lost(TOOLS_NOT_RENDERED, "the tool definitions", self._tools))
@@ -218,12 +218,12 @@ class _Marks:
         return {**tool, "function": marked} if "function" in tool else marked
 
     def _name(self, named: Mapping[str, Any], part: RowFaultError) -> dict[str, Any]:
-        """The function of a tool or a call, with a mark in its name."""
+        """Return the function of a tool or a call, with a mark in its name."""
         inner = named.get("function", named)
         return {**inner, "name": self._inside(inner["name"], part)}
 
     def message(self, message: Message, column: str, is_last_answer: bool) -> Message:
-        """A message with marks in its content and every other text."""
+        """Return a message with marks in its content and every other text."""
         marked = {**message, **self._content(message, column, is_last_answer)}
         for name, value in message.items():
             if name not in READ_FIELDS and isinstance(value, str):
@@ -259,7 +259,7 @@ class _Marks:
 def _empty_reasoning(
     messages: Sequence[Message], text: str, turns: Sequence[AnswerSpan], column: str
 ) -> Iterator[RowFaultError]:
-    """Whether an empty block of reasoning is labelled that the answer does not have."""
+    """Yield whether an empty block of reasoning is labelled that the answer does not have."""
     answers = [message for message in messages if message["role"] == "assistant"]
     for message, turn in zip(answers, turns, strict=False):
         block = _EMPTY_BLOCK.search(text[turn.start : turn.end])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from surefit.data.row_arrays import (
     RowShape,
 )
 from surefit.findings import Finding, note, rule
+from surefit.inputs.model_hints import Hints
 
 TAKE_FLAT_ROWS = (
     "A module of your own that reads vectors, and tiny:mlp, take flat rows as they are."
@@ -45,42 +45,6 @@ SHOWN_ANSWERS = 8
 
 
 @dataclass(frozen=True)
-class Hints:
-    """What is known about the axes besides the rows themselves.
-
-    `steps` and `width` are set by the user, or follow from the labels of time steps. `trained` is
-    the feature size of a trained model. The others are from the model's config;
-    `accepts(steps, width)` tries a module on such an input.
-    """
-
-    steps: int | None = None
-    width: int | None = None
-    trained: int | None = None
-    vocab_size: int | None = None
-    hidden_size: int | None = None
-    positions: int | None = None
-    layers: tuple[int, ...] = ()
-    """Feature sizes that layers of a module take."""
-    accepts: Callable[[int, int], bool] | None = None
-    reads_vectors: Callable[[int], bool | None] | None = None
-    """Tries the model on vectors of a size, one per row; None if that cannot be tried. A model
-    without it reads sequences only."""
-    image: Mapping[str, int | None] | None = None
-    """Of a custom module: the `channels` its first layer reads, or the number of its `inputs`."""
-    reads_images: Callable[[int, int, int], bool | None] | None = None
-    """Tries a module on images of so many channels, a height and a width; None if that cannot be
-    tried."""
-    runs_on: Callable[[Mapping[str, Sequence[int]], Collection[str]], bool] | None = None
-    """Tries a module on columns of these shapes, those of the given names as integers."""
-    arguments: tuple[str, ...] = ()
-    """The arguments of a module's forward."""
-    required: tuple[str, ...] | None = None
-    """Those without a default; None for models of transformers, whose columns have fixed names."""
-    labels: bool = False
-    """Whether the labels of time steps give `steps` or `width`."""
-
-
-@dataclass(frozen=True)
 class FeatureLayout:
     """What is done to every row, in this order: drop axes, reshape a flat row, transpose.
 
@@ -99,7 +63,7 @@ class FeatureLayout:
     """Whether each row is one vector of `width` numbers."""
 
     def apply(self, row: Any) -> Any:
-        """One row as [sequence length, feature size]; a ValueError if it cannot be.
+        """Return one row as [sequence length, feature size]; a ValueError if it cannot be.
 
         >>> FeatureLayout(width=2).apply(np.arange(6)).tolist()
         [[0, 1], [2, 3], [4, 5]]
@@ -162,7 +126,7 @@ def plan_layout(shape: RowShape, hints: Hints, column: str) -> tuple[FeatureLayo
 
 
 def planned_axes(shape: RowShape, layout: FeatureLayout) -> tuple[Axis, Axis]:
-    """The axes [sequence length, feature size] of rows after the layout was applied."""
+    """Return the axes [sequence length, feature size] of rows after the layout was applied."""
     if layout.vector and layout.width is not None:
         return Axis(1, 1, 1), Axis(layout.width, layout.width, layout.width)
     axes = [axis for at, axis in enumerate(shape.axes) if at not in layout.drop]
@@ -272,7 +236,7 @@ def _plan_vectors(
 
 
 def _flat_answers(axis: Axis, hints: Hints) -> dict[int, str]:
-    """Every feature size that a flat row may have, by the best source that names one."""
+    """Return every feature size that a flat row may have, by the best source that names one."""
     size = axis.divisor  # the feature size must divide the size of every row
     if hints.width is not None or hints.steps is not None:
         return _given_width(axis, hints)

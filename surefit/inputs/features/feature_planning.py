@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.data.column_types import is_array, is_list, is_number, list_axes
+from surefit.data.column_types import describe_type, is_array, is_list, is_number, list_axes
+from surefit.data.data_rules import DTYPE_CONVERTED
 from surefit.data.row_arrays import (
     Axis,
     RowShape,
@@ -19,27 +20,53 @@ from surefit.data.row_arrays import (
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding, note
-from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout, planned_axes
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import FittedInput
+from surefit.inputs.features.feature_layout import FeatureLayout, plan_layout, planned_axes
+from surefit.inputs.model_hints import Hints
+from surefit.inputs.row_input import Planned
 
 
-def plan_features(
-    table: Table, roles: Mapping[str, str], hints: Hints
-) -> tuple[FeatureLayout | None, list[Finding]]:
-    """The layout of the features; None if there are no features."""
-    column = roles.get("features")
-    if column is None or not is_array(table.column_type(column)):
-        return None, []
+def plan_features(given: Planned) -> tuple[FittedInput, list[Finding]]:
+    """Choose the layout of the features: as the config, the labels, the model and the rows say."""
+    table, roles, asked = given.table, given.encoder.roles, given.config.features
+    hints = replace(given.hints, steps=asked.steps, width=asked.width)
+    if not given.by_row:
+        hints = replace(hints, reads_vectors=None)
+    if given.step_labels:
+        hints = hints_by_labels(table, roles, hints, asked.labels)
+    column, known = roles["features"], given.encoder.input
+    if not is_array(table.column_type(column)):
+        return known, []
     shape = row_shape(table, column)
     with _naming_row(table, column, shape):
-        layout, notes = plan_layout(shape, hints, column)
+        layout, found = plan_layout(shape, hints, column)
     steps, _ = planned_axes(shape, layout)
-    return layout, [*notes, *_lengths(steps, column, roles)]
+    found = [*found, *_lengths(steps, column, roles), *_casts(table, column, layout)]
+    return replace(known, layout=layout), found
+
+
+def _casts(table: Table, column: str, layout: FeatureLayout) -> list[Finding]:
+    kind = table.column_type(column)
+    if layout.places or list_axes(kind)[1] == pa.float32():
+        return []
+    message = f"column {column!r} is {describe_type(kind)}; it is read as float32."
+    return [DTYPE_CONVERTED.finding(message, column=column)]
+
+
+def sequence_axes(table: Table, encoder: Encoder) -> tuple[Axis, Axis] | None:
+    """Return the axes [sequence length, feature size] of the rows, once their layout is planned."""
+    layout = encoder.input.layout
+    if layout is None:
+        return None
+    return planned_axes(row_shape(table, encoder.roles["features"]), layout)
 
 
 def hints_by_labels(
     table: Table, roles: Mapping[str, str], hints: Hints, asked: str | None
 ) -> Hints:
-    """The hints with what labels of time steps say about the axes; `asked` is features.labels.
+    """Return the hints with what labels of time steps say about the axes; `asked` is
+    features.labels.
 
     Flat rows with a label for each value have feature size 1, unless the model reads vectors. The
     time is the one of two axes that has as many places as there are labels.
@@ -63,8 +90,9 @@ def hints_by_labels(
 
 
 def _are_of_row(labels: pa.ChunkedArray, as_long_as_first: bool) -> bool:
-    """Whether lists of labels may be classes of the row: 0 and 1, as long as the features are wide,
-    or one-hot."""
+    """Return whether lists of labels may be classes of the row: 0 and 1, as long as the features
+    are wide, or one-hot.
+    """
     if is_list(labels.type.value_type) or not is_number(labels.type.value_type):
         return False
     values = np.asarray(pc.list_flatten(labels).cast(pa.float64()))

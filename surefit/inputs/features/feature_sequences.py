@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import Field
-from surefit.data.column_types import is_array
+from surefit.data.column_types import array_rank, describe_type, is_array
 from surefit.data.data_rules import WRONG_SHAPE
 from surefit.data.profile import Profile
 from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
 from surefit.findings import Finding, note
+from surefit.inputs.array_per_file import join_parts
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
     RowFaultError,
-    SkipRowError,
+    drop_row,
     encoded,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FeatureStatistics, FittedInput
-from surefit.inputs.features.feature_layout import FeatureLayout, Hints, plan_layout
+from surefit.inputs.features.feature_layout import FeatureLayout, plan_layout
+from surefit.inputs.features.feature_planning import plan_features, sequence_axes
+from surefit.inputs.features.layout_report import report_layout
+from surefit.inputs.features.series_changes import SeriesChanges
+from surefit.inputs.model_hints import Hints
 from surefit.inputs.row_input import RowInput
 
 Steps = npt.NDArray[Any]
@@ -39,17 +45,17 @@ VECTOR = Field(("width",), "float32")
 
 
 def are_vectors(encoder: Encoder) -> bool:
-    """Whether each row is one vector rather than a sequence."""
+    """Return whether each row is one vector rather than a sequence."""
     return layout_of(encoder).vector
 
 
 def layout_of(encoder: Encoder) -> FeatureLayout:
-    """The layout that was planned; by default, rows are not changed."""
+    """Return the layout that was planned; by default, rows are not changed."""
     return encoder.input.layout or FeatureLayout()
 
 
 def feature_fields(encoder: Encoder) -> dict[str, Field]:
-    """A sequence and its mask, or one vector."""
+    """Return a sequence and its mask, or one vector."""
     return {"features": VECTOR} if are_vectors(encoder) else FIELDS
 
 
@@ -91,7 +97,7 @@ class Spread:
 
 
 def are_distributions(steps: Steps) -> bool:
-    """Whether every step is a distribution over the width, as one-hot steps are.
+    """Return whether every step is a distribution over the width, as one-hot steps are.
 
     >>> are_distributions(np.array([[0.0, 1.0], [0.25, 0.75]])), are_distributions(np.eye(1))
     (True, False)
@@ -109,7 +115,7 @@ class Reader:
     by_width: dict[int, Spread] = field(default_factory=dict)
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The rows, unchanged."""
+        """Yield the rows, unchanged."""
         for row in rows:
             steps = as_steps(row["features"], self.encoder)
             if steps is not None and steps.ndim == 2 and steps.size and steps.dtype.kind in "biuf":
@@ -120,7 +126,7 @@ class Reader:
             yield row
 
     def fitted(self) -> tuple[FittedInput, list[Finding]]:
-        """The width most rows agree on, and the spread of those rows."""
+        """Return the width most rows agree on, and the spread of those rows."""
         known = self.encoder.input
         if not self.by_width:
             return replace(known, features=FeatureStatistics()), []
@@ -135,31 +141,57 @@ class Reader:
         return replace(known, features=replace(fitted, longest=longest)), found
 
 
-def feature_statistics(encoder: Encoder) -> FeatureStatistics:
-    """Sizes and statistics of features, once they are fitted."""
-    assert encoder.input.features is not None
-    return encoder.input.features
+def fit_features(
+    rows: Iterable[Mapping[str, Any]], encoder: Encoder
+) -> tuple[Encoder, list[Finding]]:
+    """Return the Encoder with the feature size, longest sequence and spread of the features."""
+    reader = Reader(encoder)
+    for _ in reader.watch(rows):
+        pass
+    read, found = reader.fitted()
+    return replace(encoder, input=read), found
 
 
-def adapt_layout(encoder: Encoder, table: Table) -> tuple[Encoder, list[Finding]]:
-    """The Encoder for rows whose layout may differ from that of the training rows.
+def holds_features(table: Table, roles: Mapping[str, str]) -> bool:
+    """Return whether the features are numbers; whole numbers in a flat row are ids."""
+    kind = table.column_type(roles["features"])
+    is_float = describe_type(kind).startswith(("float", "double", "halffloat"))
+    return is_float or array_rank(kind) == 2
+
+
+def adapt_layout(table: Table, encoder: Encoder) -> tuple[Table, Encoder, list[Finding]]:
+    """Return table and Encoder for rows whose layout may differ from that of the training rows.
 
     A file for evaluation or prediction may be flat although the training rows were not; the feature
-    size of the trained model decides how it is read.
+    size of the trained model decides how it is read. A file may also be a single row.
     """
-    column, features = encoder.roles.get("features"), encoder.input.features
-    if column not in table.columns or column is None or features is None or features.width is None:
-        return encoder, []
-    if not is_array(table.column_type(column)) or layout_of(encoder).vector:
-        return encoder, []  # a vector of another size is named where it is encoded
+    table, found = join_parts(table, encoder, partial(_is_row, encoder=encoder), "features")
+    column, features = encoder.roles["features"], encoder.input.features
+    if column not in table.columns or features is None or features.width is None:
+        return table, encoder, found
+    if not is_array(table.column_type(column)) or are_vectors(encoder):
+        return table, encoder, found  # a vector of another size is named where it is encoded
     layout, notes = plan_layout(row_shape(table, column), Hints(trained=features.width), column)
     if layout == layout_of(encoder):
-        return encoder, []
-    return replace(encoder, input=replace(encoder.input, layout=layout)), notes
+        return table, encoder, found
+    read = replace(encoder.input, layout=layout)
+    return table, replace(encoder, input=read), [*found, *notes]
+
+
+def _is_row(shape: tuple[int, ...], encoder: Encoder) -> bool:
+    """Return whether the array of a file has the shape of one row, and its parts cannot be rows."""
+    layout, width, features = layout_of(encoder), encoder.input.width, encoder.input.features
+    if layout.vector:
+        return shape == (width,)
+    as_stored = layout.width is None and layout.places is None and not layout.drop
+    longest = 1 if features is None else features.longest
+    is_sequence = as_stored and not layout.transposed and longest > 1
+    predicting = encoder.predicting  # evaluated rows have their labels
+    return predicting and is_sequence and len(shape) == 2 and shape[1] == width
 
 
 def as_steps(features: Any, encoder: Encoder) -> Any:
-    """One row as [steps, width], by the layout that was planned for the data."""
+    """Return one row as [steps, width], by the layout that was planned for the data."""
     if features is None:
         return None
     array = np.asarray(features) if not isinstance(features, list) else _stack(features)
@@ -180,11 +212,11 @@ def _stack(rows: list[Any]) -> Any:
 
 
 def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, int]:
-    """The row's steps (T, W), its mask (T,), and how many steps are truncated."""
+    """Return the row's steps (T, W), its mask (T,), and how many steps are truncated."""
     name = encoder.roles["features"]
     steps = as_steps(row["features"], encoder)
     if steps is None or steps.size == 0:
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     if steps.ndim != 2:
         raise RowFaultError(
             WRONG_SHAPE, f"shape {list(steps.shape)}; expected [steps, width] in each row", name
@@ -197,7 +229,7 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, in
     mask = row.get("mask")
     mask = np.ones(len(steps), np.int64) if mask is None else mask
     if not np.any(mask):  # a mean over no steps would be NaN, and so would every weight
-        raise SkipRowError(DropReason.MASKED)
+        raise drop_row(DropReason.MASKED)
     limit = encoder.max_length
     if limit is None or len(steps) <= limit:
         return steps, mask, 0
@@ -206,12 +238,30 @@ def read_steps(row: Mapping[str, Any], encoder: Encoder) -> tuple[Steps, Any, in
 
 
 def encode_steps(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
-    """The steps as float32 and their mask, or the vector, and the targets of the row."""
+    """Return the steps as float32 and their mask, or the vector, and the targets of the row."""
     steps, mask, truncated = read_steps(row, encoder)
     if are_vectors(encoder):
         return encoded({"features": steps[0], **targets})
     columns = {"inputs_embeds": steps, "attention_mask": mask, **targets}
     return encoded(columns, truncated=truncated)
+
+
+def read_by_name(table: Table, arrays: Sequence[str], hints: Hints) -> str | None:
+    """Return the first of several columns that forward names, if it has vectors or sequences."""
+    named = [name for name in hints.arguments if name in arrays]
+    is_flat = bool(named) and array_rank(table.column_type(named[0])) <= 2
+    return named[0] if is_flat and len(arrays) > 1 else None
+
+
+def feature_changes(
+    changes: Mapping[str, float], encoder: Encoder, fields: Mapping[str, Field]
+) -> SeriesChanges:
+    """Return the changes of sequences or vectors, with the mean and the scale of each feature."""
+    known, is_vector = encoder.input.statistics, are_vectors(encoder)
+    column, time, channel = ("features", None, 0) if is_vector else ("inputs_embeds", 0, 1)
+    made = SeriesChanges(changes, column, time, channel, known.mean, known.scale)
+    made.require_axes("features", "each row is one vector, without time steps")
+    return made
 
 
 FEATURES = RowInput(
@@ -221,5 +271,13 @@ FEATURES = RowInput(
     reader=Reader,
     holds_amounts=Profile.holds_amounts,
     section="features",
+    read_by=read_by_name,
+    content_name="series or vectors of features",
+    changes=feature_changes,
+    plan=plan_features,
+    axes=sequence_axes,
+    report_layout=report_layout,
+    adapt=adapt_layout,
+    amounts=lambda encoder: "features" if are_vectors(encoder) else "inputs_embeds",
     is_sequence=lambda encoder: not are_vectors(encoder),
 )

@@ -38,7 +38,7 @@ class ChannelAxis:
     channels: int = 3
 
     def is_first(self, shape: Sequence[int]) -> bool | None:
-        """Whether the first of an image's three axes has its channels; None if none can be.
+        """Return whether the first of an image's three axes has its channels; None if none can be.
 
         Rows to evaluate or to predict may have the other layout than the training rows.
 
@@ -52,7 +52,7 @@ class ChannelAxis:
 
 
 def own_axis(shape: Sequence[int]) -> int:
-    """The axis of the channels by the shape alone.
+    """Return the axis of the channels by the shape alone.
 
     It is one of the length 1, 3 or 4; else that beside two equal sides; else the shorter one.
 
@@ -69,7 +69,7 @@ def own_axis(shape: Sequence[int]) -> int:
 
 
 def convertible(found: int, wanted: int) -> bool:
-    """Whether images of `found` channels can be read with `wanted` ones."""
+    """Return whether images of `found` channels can be read with `wanted` ones."""
     return found == wanted or {found, wanted} <= {*CHANNELS}
 
 
@@ -95,7 +95,7 @@ RGB = ChannelAxis()
 
 
 def decode(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
-    """A file, bytes, `{bytes, path}` or an array as an upright RGB image.
+    """Return a file, bytes, `{bytes, path}` or an array as an upright RGB image.
 
     Transparent pixels become white, 16 bits become 8, and of an animation the first frame is used.
     Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
@@ -111,7 +111,7 @@ def decode(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Imag
 
 
 def source_of(path: str) -> str:
-    """The path of a file that can be opened without waiting for ever."""
+    """Return the path of a file that can be opened without waiting for ever."""
     kind = special_kind(path)
     if kind is not None:
         raise RowFaultError(UNREADABLE_MEDIA, f"{path} is {kind}, not a file", "image")
@@ -120,7 +120,7 @@ def source_of(path: str) -> str:
 
 @cache
 def readable_formats() -> tuple[str, ...]:
-    """Those of the `FORMATS` that this Pillow can read."""
+    """Return those of the `FORMATS` that this Pillow can read."""
     from PIL import Image
 
     Image.init()
@@ -167,7 +167,7 @@ def _as_rgb(image: Image.Image, float_range: float = 0) -> Image.Image:
 
 
 def from_array(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Image.Image:
-    """An array as an RGB image; integers range to 255, those of uint16 to 65535."""
+    """Return an array as an RGB image; integers range to 255, those of uint16 to 65535."""
     from PIL import Image
 
     pixels = _as_bytes(array_axes(value, place), float_range)
@@ -177,7 +177,7 @@ def from_array(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> 
 
 
 def array_axes(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
-    """An array of pixels as [H, W] or [H, W, C]; `place` is where the channels are."""
+    """Return an array of pixels as [H, W] or [H, W, C]; `place` is where the channels are."""
     try:
         array = np.asarray(value)
     except ValueError:
@@ -210,7 +210,7 @@ def _as_bytes(array: Any, float_range: float) -> Any:
 
 
 def float_range_of(value: Any) -> float:
-    """The largest value of a floating-point image: 1 or 255; 0 for other values."""
+    """Return the largest value of a floating-point image: 1 or 255; 0 for other values."""
     array = np.asarray(value) if isinstance(value, np.ndarray | list) else None
     if array is None or array.dtype.kind != "f" or array.size == 0:
         return 0
@@ -240,7 +240,7 @@ def image_content(value: Any) -> Any:
 
 
 def _is_small(source: str | bytes) -> bool:
-    """Whether the header of the image names few pixels."""
+    """Return whether the header of the image names few pixels."""
     from PIL import Image
 
     try:

@@ -52,7 +52,7 @@ def read_values(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
 
 
 def _own_channels(image: Image.Image) -> npt.NDArray[Any]:
-    """The pixels of a file: gray, RGB, or RGBA where it has transparency."""
+    """Return the pixels of a file: gray, RGB, or RGBA where it has transparency."""
     if image.mode.startswith("I"):
         return np.asarray(image).astype(np.uint16)
     if image.mode == "F":
@@ -63,7 +63,7 @@ def _own_channels(image: Image.Image) -> npt.NDArray[Any]:
 
 
 def top_of(values: npt.NDArray[Any]) -> float:
-    """The largest value that such an image may have: 1, 255 or 65535."""
+    """Return the largest value that such an image may have: 1, 255 or 65535."""
     if values.dtype == bool:
         return 1
     if values.dtype == np.uint16:
@@ -72,12 +72,12 @@ def top_of(values: npt.NDArray[Any]) -> float:
 
 
 def is_outside(values: npt.NDArray[Any]) -> bool:
-    """Whether values are neither 0 to 1 nor 0 to 255, as those of normalised images."""
+    """Return whether values are neither 0 to 1 nor 0 to 255, as those of normalised images."""
     return bool(values.min() < 0 or values.max() > top_of(values))
 
 
 def read_planes(value: Any, channels: int, float_range: float, place: ChannelAxis = RGB) -> Planes:
-    """An image as [H, W, `channels`] of values from 0 to 255, or as they are."""
+    """Return an image as [H, W, `channels`] of values from 0 to 255, or as they are."""
     values = read_values(value, place)
     if float_range == AS_THEY_ARE:
         return as_channels(values.astype(np.float32), channels, 1.0)
@@ -91,7 +91,8 @@ def read_planes(value: Any, channels: int, float_range: float, place: ChannelAxi
 
 
 def as_channels(pixels: Floats, channels: int, opaque: float) -> Floats:
-    """The image in gray, RGB or RGBA; what is transparent becomes white. Others stay as they are.
+    """Return the image in gray, RGB or RGBA; what is transparent becomes white. Others stay as they
+    are.
 
     >>> as_channels(np.full((1, 1, 3), 10, np.float32), 1, 255.0).round(3).tolist()
     [[[10.0]]]

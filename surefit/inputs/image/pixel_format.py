@@ -63,7 +63,7 @@ class PixelFormat:
         return ChannelAxis(self.axis, self.channels)
 
     def resize_mask(self, mask: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """The classes of pixels at the size of `pixel_values`; none are blended."""
+        """Return the classes of pixels at the size of `pixel_values`; none are blended."""
         from PIL import Image
 
         if self.edge is None and mask.shape == (self.height, self.width):
@@ -92,7 +92,7 @@ class PixelFormat:
         return image.resize(size, how).crop((left, top, left + self.width, top + self.height))
 
     def processor_config(self) -> dict[str, Any]:
-        """The settings in the format of transformers' preprocessor_config.json."""
+        """Return the settings in the format of transformers' preprocessor_config.json."""
         exact = {"height": self.height, "width": self.width}
         cropped = self.edge is not None
         plain = "CLIPImageProcessor" if cropped else "ViTImageProcessor"
@@ -131,41 +131,3 @@ class ImageHints:
 
 
 NO_HINTS = ImageHints()
-
-
-def from_processor(processor: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a transformers image processor, as fields of a PixelFormat.
-
-    >>> from_processor({"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224},
-    ...                 "do_center_crop": True, "do_normalize": False})["edge"]
-    256
-    """
-    known: dict[str, Any] = {"scale": processor.get("rescale_factor") or 1 / 255}
-    if processor.get("do_rescale") is False:
-        known["scale"] = 1.0
-    known["mean"], known["std"] = [0.0] * 3, [1.0] * 3
-    if processor.get("do_normalize") and processor.get("image_mean"):
-        known |= {"mean": processor["image_mean"], "std": processor["image_std"]}
-    if processor.get("resample") is not None:
-        known["resample"] = int(processor["resample"])
-    known["reversed_channels"] = bool(processor.get("do_flip_channel_order"))
-    size, edge = _two_sides(processor.get("size")), None
-    crop = _two_sides(processor.get("crop_size")) if processor.get("do_center_crop") else None
-    shortest = (processor.get("size") or {}).get("shortest_edge")
-    if shortest and processor.get("crop_pct"):  # as ConvNeXt does, except for large images
-        size, edge = (shortest, shortest), int(shortest / processor["crop_pct"])
-        if shortest >= 384:
-            edge = None
-    elif shortest and crop:
-        size, edge = crop, shortest
-    elif shortest:
-        size = (shortest, shortest)
-    if size is not None:
-        known |= {"size": list(size), "edge": edge}
-    return known
-
-
-def _two_sides(size: Any) -> tuple[int, int] | None:
-    if isinstance(size, Mapping) and size.get("height") and size.get("width"):
-        return int(size["height"]), int(size["width"])
-    return None

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from surefit.config import joint_parts, set_option
+from surefit.data.column_values import has_words
+from surefit.data.split_columns import NAMED_FOR_GROUPS
 from surefit.findings import Finding, rule
 
 TARGET_LEAKAGE = rule(
@@ -51,7 +53,7 @@ class Sample:
 
 
 def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterator[Finding]:
-    """A warning for each column, or pair of columns, that the target can be read off."""
+    """Yield a warning for each column, or pair of columns, that the target can be read off."""
     rows = [(cells, target) for cells, target in sample.rows if target is not None]
     if len(rows) < 20:
         return
@@ -74,7 +76,7 @@ def check_leakage(sample: Sample, columns: Sequence[str], label: str) -> Iterato
 def _check_each(
     rows: Sequence[tuple[Mapping[str, Any], Any]], columns: Sequence[str], label: str
 ) -> Iterator[Finding]:
-    """Each of several targets on its own, and the sum of those that are numbers."""
+    """Yield each of several targets on its own, and the sum of those that are numbers."""
     names = joint_parts(label) or [f"{label}[{at}]" for at in range(len(rows[0][1]))]
     for at, name in enumerate(names):
         each = [(cells, target[at]) for cells, target in rows if at < len(target)]
@@ -124,15 +126,23 @@ def _check_classes(
 
 def _leak(message: str, *columns: str) -> Finding:
     one = len(columns) == 1
+    groups = one and has_words(columns[0], NAMED_FOR_GROUPS)
+    by = set_option("split.by", columns[0])
     fix = (
-        f"Leave {'it' if one else 'them'} out: {set_option('ignore', [*columns])}, unless "
+        f"If its values are groups of rows, keep each in one set: {by}; it is then no input. Or "
+        "leave it out"
+        if groups
+        else f"Leave {'it' if one else 'them'} out"
+    )
+    fix += (
+        f": {set_option('ignore', [*columns])}, unless "
         f"{'it is' if one else 'they are'} known before the target is."
     )
     return TARGET_LEAKAGE.finding(message, fix=fix, column=columns[0])
 
 
 def _code(values: list[Any], targets: list[str]) -> str:
-    """What is said of a column whose every value comes with one class only; else nothing.
+    """Return what is said of a column whose every value comes with one class only; else nothing.
 
     Values must recur, so that this is not by chance.
     """

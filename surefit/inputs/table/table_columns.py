@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 def part_places(encoder: Encoder) -> Iterator[tuple[TablePart, int, int]]:
-    """Each part of the vector, and where it starts and ends."""
+    """Yield each part of the vector, and where it starts and ends."""
     start = 0
     for part in encoder.input.columns or ():
         yield part, start, start + part.width
@@ -36,12 +36,12 @@ def is_table(encoder: Encoder, store: Store) -> bool:
 
 
 def spread_rows(store: Store, limit: int) -> Array:
-    """The numbers of at most `limit` rows, spread evenly."""
+    """Return the numbers of at most `limit` rows, spread evenly."""
     return np.linspace(0, len(store) - 1, min(limit, len(store))).astype(np.int64)
 
 
 def feature_rows(store: Store, rows: Array | slice) -> Array:
-    """The vectors of some rows, (N, W)."""
+    """Return the vectors of some rows, (N, W)."""
     width = int(store.offsets("features")[1]) if len(store) else 0
     return np.asarray(store.values("features").reshape(-1, width)[rows])
 
@@ -174,7 +174,7 @@ class Column:
 
 
 def as_value(raw: Any) -> Any:
-    """A cell as text, number or None for a blank; NaN is a blank, a date stays as its text.
+    """Return a cell as text, number or None for a blank; NaN is a blank, a date stays as its text.
 
     A duration is its number of seconds.
     """
@@ -194,7 +194,7 @@ def as_value(raw: Any) -> Any:
 
 
 def date_parts(value: Any, order: str) -> dict[str, int] | None:
-    """The parts of a date or time, year, month and day in that order; None for other values.
+    """Return the parts of a date or time, year, month and day in that order; None for other values.
 
     >>> date_parts("2011-03-05 14:30", "ymd")
     {'year': 2011, 'month': 3, 'day': 5, 'weekday': 5, 'hour': 14}

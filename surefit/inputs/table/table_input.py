@@ -19,7 +19,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, TablePart
-from surefit.inputs.row_input import RowInput, is_blank
+from surefit.inputs.row_input import ALONE, RowInput, is_blank
 from surefit.inputs.table.leakage import Sample, check_leakage
 from surefit.inputs.table.table_columns import (
     MAX_TEXTS,
@@ -48,7 +48,7 @@ FIELD = Field(("width",), "float32")
 
 
 def has_columns(table: Table, roles: Mapping[str, str]) -> bool:
-    """Whether there is a column of numbers, categories or dates besides the label."""
+    """Return whether there is a column of numbers, categories or dates besides the label."""
     return any(_is_readable(table, name) for name in table.columns if name != roles.get("label"))
 
 
@@ -71,7 +71,7 @@ class Gathered:
     sample: Sample = field(default_factory=Sample)
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The rows, unchanged; those with a label are taken in.
+        """Yield the rows, unchanged; those with a label are taken in.
 
         The roles of a row are in it beside the columns' own names.
         """
@@ -89,7 +89,7 @@ class Gathered:
             yield row
 
     def fitted(self) -> tuple[FittedInput, list[Finding]]:
-        """How each column becomes part of the vector, and what was found."""
+        """Return how each column becomes part of the vector, and what was found."""
         label = self.encoder.roles["label"]
         parts: list[TablePart] = []
         left_out: dict[str, str] = {}
@@ -112,7 +112,7 @@ class Gathered:
 
 
 def _read_column(name: str, column: Column, most: int) -> tuple[list[TablePart], str]:
-    """The parts of the vector a column gives, or why it gives none."""
+    """Return the parts of the vector a column gives, or why it gives none."""
     plain = column.plain
     if column.unreadable or len(plain.kinds) > 1:
         return [], "holds lists, objects or mixed values"
@@ -155,8 +155,8 @@ def _category(name: str, part: str | None, series: Series, most: int) -> TablePa
 
 
 def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
-    """The columns that give a part of the vector; before they are fitted, all of them."""
-    if not {"text", "image", "audio", "features", "input_ids"}.isdisjoint(encoder.roles):
+    """Return the columns that give a part of the vector; before they are fitted, all of them."""
+    if not {*ALONE}.isdisjoint(encoder.roles):
         return []
     if encoder.input.columns is None:
         return list(columns)
@@ -167,7 +167,7 @@ def columns_read(encoder: Encoder, columns: Sequence[str]) -> list[str]:
 def encode_columns(
     row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]
 ) -> Encoding:
-    """The row as one vector: scaled numbers, blanks filled and flagged, a place per category."""
+    """Return row as one vector: scaled numbers, blanks filled and flagged, a place per category."""
     vector: list[float] = []
     for part in encoder.input.columns or ():
         vector += _encode_part(row, part)
@@ -199,7 +199,7 @@ def _encode_part(row: Mapping[str, Any], part: TablePart) -> Iterator[float]:
 
 
 def _as_category(value: Any, known: Sequence[Any]) -> Any:
-    """The value in the type of the known ones: a column may be text in one file only."""
+    """Return the value in the type of the known ones: a column may be text in one file only."""
     if value is None or not known or isinstance(value, str) == isinstance(known[0], str):
         return value
     if not isinstance(value, str):
@@ -237,7 +237,7 @@ def why_not_categories(series: Series, most: int) -> str:
 def describe_left_out(
     left_out: Mapping[str, str], columns: Mapping[str, Series]
 ) -> Iterator[Finding]:
-    """The columns that are not used, each with its reason; free text and ids with what to set."""
+    """Yield columns that are not used, each with its reason; free text and ids with what to set."""
     if not left_out:
         return
     shown = "; ".join(f"{name!r} {reason}" for name, reason in left_out.items())

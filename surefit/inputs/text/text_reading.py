@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.config import set_option
-from surefit.data.column_types import is_list, is_text_list
+from surefit.data.column_types import (
+    array_rank,
+    is_array,
+    is_list,
+    is_number,
+    is_text_list,
+    list_axes,
+)
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import get_role
+from surefit.data.row_arrays import row_shape
 from surefit.data.table import Table
 from surefit.findings import Finding, note
+from surefit.inputs.batch_tokenizing import Tokenized, tokenize
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,
     Encoding,
     LabelTokens,
     RowFaultError,
-    SkipRowError,
     TokenSequence,
+    drop_row,
     encoded,
     is_overlong,
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.model_hints import Hints
 from surefit.inputs.row_input import RowInput
-from surefit.inputs.text.batch_tokenizing import Tokenized, tokenize
-from surefit.inputs.text.tokenizer import Reload, separate_pairs
+from surefit.inputs.tokenizer import Reload, separate_pairs
 
 TOKENS = Field(("time",), "int64", 0)
 SEGMENTS = Field(("time",), "int64", 0, "input_ids")
@@ -41,7 +51,7 @@ ALONGSIDE = {"mask": "attention_mask", "token_type_ids": "token_type_ids"}
 
 
 def read_text(row: Mapping[str, Any], role: str, encoder: Encoder) -> str | None:
-    """The text in a role, None where there is none; a RowFaultError if it is not text.
+    """Return the text in a role, None where there is none; a RowFaultError if it is not text.
 
     A number is its digits: readers of tables make numbers of answers such as 42.
     """
@@ -62,7 +72,7 @@ def encode_text(
     targets: Mapping[str, Any],
     per_token: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Encoding:
-    """Tokens of the row's text or pair of texts, with what else was read from the row.
+    """Return tokens of the row's text or pair of texts, with what else was read from the row.
 
     `per_token` makes further columns of the tokens.
     """
@@ -76,7 +86,7 @@ def encode_text(
         if text is not None and not isinstance(text, str):  # a number may be a measurement
             raise RowFaultError(WRONG_TYPE, f"{text!r} is not text", encoder.roles[role])
         if text is None or not text.strip():
-            raise SkipRowError(DropReason.EMPTY)
+            raise drop_row(DropReason.EMPTY)
         texts.append(text)
     tokenizer = encoder.tokenizer
     if len(texts) == 2 and not tokenizer.num_special_tokens_to_add(pair=True):
@@ -129,12 +139,13 @@ def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any
         return ids, labels
     kept = np.asarray(mask) != 0
     if not kept.any():
-        raise SkipRowError(DropReason.MASKED)
+        raise drop_row(DropReason.MASKED)
     return ids[kept], labels[kept]
 
 
 def encode_running_text(row: Mapping[str, Any], encoder: Encoder, label: LabelTokens) -> Encoding:
-    """The text with bos, if the tokenizer adds it, and eos; over the limit, it becomes blocks.
+    """Return the text with bos, if the tokenizer adds it, and eos; over the limit, it becomes
+    blocks.
 
     Blocks are consecutive, and none spans two rows. With `overlong: truncate`, a row loses its end
     instead.
@@ -144,7 +155,7 @@ def encode_running_text(row: Mapping[str, Any], encoder: Encoder, label: LabelTo
         return Encoding(lambda tokens: _blocks(TokenSequence(ids, labels=labels), encoder, label))
     text = read_text(row, "text", encoder)
     if not (text or "").strip():
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     end = [encoder.eos_id] if encoder.eos_id is not None and not encoder.predicting else []
 
     def finish(tokens: list[Tokenized]) -> Encoded | list[Encoded]:
@@ -159,7 +170,7 @@ def encode_running_text(row: Mapping[str, Any], encoder: Encoder, label: LabelTo
 def _blocks(whole: TokenSequence, encoder: Encoder, label: LabelTokens) -> Encoded | list[Encoded]:
     length, limit = len(whole.ids), encoder.max_length
     if not length:
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     if not is_overlong(length, encoder):
         return label(whole)
     assert limit is not None
@@ -197,7 +208,7 @@ def encode_given_answers(row: Mapping[str, Any], encoder: Encoder, label: LabelT
     """
     ids, labels = read_ids(row, encoder.predicting)
     if len(ids) == 0:
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     length = len(ids)
     if is_overlong(length, encoder):
         refuse_overlong(length, encoder)
@@ -224,7 +235,7 @@ def encode_ids(
     """
     ids, _ = read_ids({"input_ids": row["input_ids"]})
     if not len(ids):
-        raise SkipRowError(DropReason.EMPTY)
+        raise drop_row(DropReason.EMPTY)
     limit = len(ids) if encoder.max_length is None else min(len(ids), encoder.max_length)
     if limit < len(ids):
         refuse_overlong(len(ids), encoder)
@@ -238,13 +249,13 @@ def encode_ids(
                 message = describe_misalignment(column, len(given), other, len(ids))
                 raise RowFaultError(MISALIGNED_COLUMNS, message, role)
     if "mask" in encoder.roles and not np.any(read["attention_mask"]):
-        raise SkipRowError(DropReason.MASKED)
+        raise drop_row(DropReason.MASKED)
     cut = {name: None if values is None else values[:limit] for name, values in read.items()}
     return encoded({**cut, **targets}, truncated=len(ids) - limit)
 
 
 def adapt_to_pairs(tokenizer: Any, roles: Mapping[str, str], reload: Reload) -> Any:
-    """A tokenizer that marks where the second text of a pair begins."""
+    """Return a tokenizer that marks where the second text of a pair begins."""
     return separate_pairs(tokenizer, reload) if "text_pair" in roles else tokenizer
 
 
@@ -263,7 +274,7 @@ def text_fields(encoder: Encoder) -> dict[str, Field]:
 
 
 def labels_tokens(table: Table, ids: str, labels: str) -> bool:
-    """Whether a column has a list for each row, as long as its token ids in most rows.
+    """Return whether a column has a list for each row, as long as its token ids in most rows.
 
     Texts are then tags, and no tokens to learn.
     """
@@ -283,7 +294,7 @@ def labels_rows(table: Table, roles: Mapping[str, str]) -> bool:
 
 
 def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -> Iterator[Finding]:
-    """The texts of a pair whose names do not say that they are one."""
+    """Yield the texts of a pair whose names do not say that they are one."""
     pair = roles.get("text_pair")
     if pair is None or "text_pair" in chosen or pair.lower() in get_role("text_pair").names:
         return
@@ -295,6 +306,22 @@ def misread(table: Table, roles: Mapping[str, str], chosen: Mapping[str, str]) -
     )
 
 
+def read_as_ids(table: Table, arrays: Sequence[str], hints: Hints) -> str | None:
+    """Return the first list of integers that a module reads as integers only: ids to embed."""
+    named = [name for name in hints.arguments if name in table.columns] or list(arrays[:1])
+    kinds = {name: table.column_type(name) for name in named}
+    read = {name: kind for name, kind in kinds.items() if is_array(kind) or is_number(kind)}
+    whole = {name for name, kind in read.items() if pa.types.is_integer(list_axes(kind)[1])}
+    ids = next((name for name in read if name in arrays and name in whole), None)
+    if ids is None or hints.runs_on is None or array_rank(read[ids]) != 1:
+        return None
+    shapes = {name: [axis.usual for axis in row_shape(table, name).axes] for name in read}
+    if "attention_mask" in hints.arguments:
+        shapes, whole = {**shapes, "attention_mask": shapes[ids]}, {*whole, "attention_mask"}
+    as_integers = hints.runs_on(shapes, whole)
+    return ids if as_integers and not hints.runs_on(shapes, whole - {ids}) else None
+
+
 AUTO_CLASS = "AutoModelForSequenceClassification"
 TEXT = RowInput("text", encode_text, text_fields, AUTO_CLASS)
-IDS = RowInput("input_ids", encode_text, text_fields, AUTO_CLASS, takes=labels_rows)
+IDS = replace(TEXT, role="input_ids", takes=labels_rows, read_by=read_as_ids)

@@ -10,23 +10,33 @@ from typing import Any
 
 from surefit.config import MetricChoice
 from surefit.errors import RunFailedError, UsageError, describe_error
+from surefit.targets.generation import Sample
 from surefit.targets.metrics.class_metrics import CLASS_METRICS, class_metric
-from surefit.targets.metrics.own_metric import OwnMetric, direction_of, make_own_metric
-from surefit.targets.task_spec import Better, Metric, Sample, TaskSpec
+from surefit.targets.metrics.own_metric import (
+    OwnMetric,
+    direction_of,
+    is_object,
+    make_own_metric,
+)
+from surefit.targets.own_loss import OwnLoss
+from surefit.targets.task_spec import Better, Metric, TaskSpec
 
 
 def with_metrics(
     task: TaskSpec, chosen: Mapping[str, MetricChoice], own: Mapping[str, Any]
 ) -> TaskSpec:
-    """The task with the metrics that a config names; `own` has the code of those that are named
-    as module:function or passed from Python."""
+    """Return the task with the metrics that a config names; `own` has the code of those that are
+    named as module:function or passed from Python.
+    """
     built: dict[str, Any] = dict(task.metrics)
     mine: dict[str, OwnMetric] = dict(task.figures.own_metrics)
     better: dict[str, Better] = dict(task.figures.better)
     for name, choice in chosen.items():
         if choice.better is not None:
             better[name] = choice.better
-        if name in own:
+        if name in own and task.figures.reads_outputs:
+            built[name] = _of_outputs(task, name, own[name])
+        elif name in own:
             mine[name] = _own(task, name, own[name])
             said = direction_of(mine[name].measure)
             if said is not None and choice.better not in (None, said):
@@ -41,6 +51,20 @@ def with_metrics(
             built[name] = _built_in(task, name)
     figures = replace(task.figures, own_metrics=mine, better=better)
     return replace(task, metrics=built, figures=figures)
+
+
+def _of_outputs(task: TaskSpec, name: str, found: Any) -> OwnLoss:
+    """Return a metric that reads outputs and batch, and returns what a `loss_fn` does."""
+    if name in task.metric_names:
+        message = f"metrics.{name}: {task.name} has a metric of this name."
+        raise UsageError(message, "Give your metric another name.")
+    if not callable(found) or is_object(found):
+        raise UsageError(
+            f"metrics.{name} is a {type(found).__name__}; {task.name} has metrics that are "
+            "functions.",
+            "Let it be f(outputs, batch) -> a mean over rows, or (sum, count).",
+        )
+    return OwnLoss(found, f"metrics.{name}")
 
 
 def _own(task: TaskSpec, name: str, found: Any) -> OwnMetric:
@@ -84,7 +108,7 @@ Scorer = Callable[[str, str], Any]
 
 
 def with_scorer(task: TaskSpec, scorer: Scorer, example: str | None = None) -> TaskSpec:
-    """The task with the means of `scorer` among its metrics.
+    """Return the task with the means of `scorer` among its metrics.
 
     The names of a scorer that returns a dict are found by calling it on `example`.
     """
@@ -109,12 +133,12 @@ def with_scorer(task: TaskSpec, scorer: Scorer, example: str | None = None) -> T
 
 
 def score_name(scorer: Scorer) -> str:
-    """What a scorer's single number is called: the function's name."""
+    """Return what a scorer's single number is called: the function's name."""
     return getattr(scorer, "__name__", type(scorer).__name__).strip("<>")
 
 
 def score(scorer: Scorer, expected: str, got: str) -> dict[str, float]:
-    """The scorer's figures for one answer; a RunFailedError where they are none."""
+    """Return the scorer's figures for one answer; a RunFailedError where they are none."""
     name, shown = score_name(scorer), f"expected {expected[:80]!r}, got {got[:80]!r}"
     fix = "Let it return a number, or a dict of numbers by name, for any two texts."
     try:

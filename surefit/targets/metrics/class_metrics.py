@@ -44,7 +44,8 @@ def num_bins(num_classes: int) -> int:
 
 
 def _log_odds(logits: torch.Tensor, several: bool) -> torch.Tensor:
-    """The log-odds of each class against all others; of two classes, those of the second: (N, C).
+    """Return the log-odds of each class against all others; of two classes, those of the second:
+    (N, C).
 
     Where all classes are equally likely, they are 0.
     """
@@ -60,7 +61,7 @@ def _log_odds(logits: torch.Tensor, several: bool) -> torch.Tensor:
 
 
 def _is_positive(labels: torch.Tensor, num_columns: int) -> torch.Tensor:
-    """Whether each row has the class of each column: (N, C)."""
+    """Return whether each row has the class of each column: (N, C)."""
     import torch
 
     if labels.ndim == 2:
@@ -92,7 +93,7 @@ def _count_bins(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]]:
 
 
 def roc_areas(bins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The area under the ROC curve of each class, and how far the bins may be off.
+    """Return the area under the ROC curve of each class, and how far the bins may be off.
 
     Pairs of a positive and a negative row in one bin count half; in truth they count 0 to 1.
     Classes without positive or without negative rows are left out.
@@ -111,7 +112,7 @@ def roc_areas(bins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pr_areas(bins: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The average precision of each class, and how far the bins may be off.
+    """Return the average precision of each class, and how far the bins may be off.
 
     Rows in one bin count as equally likely. In truth, their negative rows may all come before the
     positive ones, or after them.
@@ -138,7 +139,7 @@ def _mean(values: torch.Tensor) -> float:
 
 
 def _area(areas: Callable[[Any], tuple[Any, Any]]) -> Callable[[ClassScores], Metric]:
-    """The mean area of the classes, with the largest error of the bins beside it."""
+    """Return the mean area of the classes, with the largest error of the bins beside it."""
 
     def make(scores: ClassScores) -> Metric:
         return Metric(
@@ -172,7 +173,7 @@ def _per_row(totals: Mapping[str, Any]) -> float:
 
 
 def _count_classes(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]]:
-    """Rows of each class that are found, predicted and true: (C,) each."""
+    """Return rows of each class that are found, predicted and true: (C,) each."""
 
     def sums(outputs: Any, batch: Batch) -> dict[str, Any]:
         logits, labels = scores(outputs, batch)
@@ -245,8 +246,8 @@ def _share_of(divisor: str) -> Callable[[ClassScores], Metric]:
     return make
 
 
-def _confusion(scores: ClassScores) -> Metric:
-    """Rows of each true class (a line) by their predicted class."""
+def count_confusion(scores: ClassScores) -> Callable[[Any, Batch], dict[str, Any]]:
+    """Return rows of each true class (a line) by their predicted class."""
 
     def sums(outputs: Any, batch: Batch) -> dict[str, Any]:
         logits, labels = scores(outputs, batch)
@@ -256,7 +257,11 @@ def _confusion(scores: ClassScores) -> Metric:
         counts = (labels * size + logits.argmax(-1)).bincount(minlength=size**2)
         return {"confusion": counts.reshape(size, size)}
 
-    return Metric(sums, lambda sums: sums["confusion"].tolist(), is_number=False)
+    return sums
+
+
+def _confusion(scores: ClassScores) -> Metric:
+    return Metric(count_confusion(scores), lambda sums: sums["confusion"].tolist(), is_number=False)
 
 
 def usual_metrics(scores: ClassScores) -> dict[str, SumAndCount | Metric]:

@@ -41,7 +41,7 @@ class OwnMetric:
     @property
     def is_object(self) -> bool:
         """Whether it is updated batch by batch."""
-        return _is_object(self.measure)
+        return is_object(self.measure)
 
     @property
     def keeps_all(self) -> bool:
@@ -78,7 +78,7 @@ class Collected:
             self.kept.append(pair)
 
     def figure(self, gather: Any = lambda kept: kept) -> Any:
-        """The metric's number for all predictions, or its numbers."""
+        """Return the metric's number for all predictions, or its numbers."""
         import torch
 
         measure = self.metric.measure
@@ -102,7 +102,7 @@ class Collected:
         return self._call(lambda: measure(shown, labels))
 
     def _takes_only_one(self, measure: Any, predictions: Any, labels: Any) -> bool:
-        """Whether it fails on (N, 2), and not on the probabilities of the second class."""
+        """Return whether it fails on (N, 2), and not on the probabilities of the second class."""
         works = []
         for tried in (predictions, predictions[:, 1]):
             with suppress(Exception):  # what fails in both forms is raised by the call after this
@@ -131,7 +131,8 @@ class Collected:
 
 
 def _figure(value: Any) -> Any:
-    """What a metric gave as numbers that JSON holds; anything else is a ValueError or TypeError.
+    """Return what a metric gave as numbers that JSON holds; anything else is a ValueError or
+    TypeError.
 
     >>> import torch
     >>> _figure({"low": torch.tensor(1), "each": torch.tensor([0.5, float("inf")])})
@@ -151,27 +152,28 @@ def _figure(value: Any) -> Any:
     return number if math.isfinite(number) else math.nan
 
 
-def _is_object(measure: Any) -> bool:
+def is_object(measure: Any) -> bool:
+    """Return whether a metric is updated batch by batch, as those of torchmetrics are."""
     return not isinstance(measure, type) and all(
         callable(getattr(measure, name, None)) for name in STREAMING
     )
 
 
 def make_own_metric(name: str, found: Any) -> OwnMetric:
-    """The metric of a function, an object, or a class or function that makes the object."""
+    """Return the metric of a function, an object, or a class or function that makes the object."""
     made, takes_nothing = found, False
     with suppress(TypeError, ValueError):
         takes_nothing = not inspect.signature(found).parameters
-    if isinstance(found, type) or (not _is_object(found) and takes_nothing):
+    if isinstance(found, type) or (not is_object(found) and takes_nothing):
         try:
             made = found()
         except Exception as error:
             message = f"metrics.{name}: making the metric raised {describe_error(error)}"[:300]
             raise UsageError(message, FIX) from error
-        if not _is_object(made):
+        if not is_object(made):
             kind = type(made).__name__
             raise UsageError(f"metrics.{name} makes a {kind}, which is not a metric.", FIX)
-    if not callable(made) and not _is_object(made):
+    if not callable(made) and not is_object(made):
         raise UsageError(f"metrics.{name} is a {type(made).__name__}, which is not a metric.", FIX)
     return OwnMetric(name, made)
 

@@ -43,13 +43,14 @@ _NOT_ROUGE = re.compile(r"[^a-z0-9]+")
 def best_score(
     score: Callable[[str, str], float], expected: str | Sequence[str], got: str
 ) -> float:
-    """The score against the reference that it is highest for."""
+    """Return the score against the reference that it is highest for."""
     references = [expected] if isinstance(expected, str) else expected
     return max((score(reference, got) for reference in references), default=0.0)
 
 
 def normalize(text: str) -> str:
-    """The text as SQuAD compares it: lower case, without punctuation, articles and extra spaces.
+    """Return the text as SQuAD compares it: lower case, without punctuation, articles and extra
+    spaces.
 
     >>> normalize("The  U.S., a country.")
     'us country'
@@ -58,7 +59,7 @@ def normalize(text: str) -> str:
 
 
 def answer_tokens(text: str) -> list[str]:
-    """The words of a normalized text; the characters of scripts without spaces.
+    """Return the words of a normalized text; the characters of scripts without spaces.
 
     >>> answer_tokens("The answer: 東京 Tower.")
     ['answer', '東', '京', 'tower']

@@ -28,7 +28,7 @@ class LabelledLoss:
     `total` is the summed cross-entropy, `hits` how often the label was the most likely token
     (None in training), `count` the number of positions, `auxiliary_loss` the terms that the model
     adds to its token loss. With label smoothing, `plain` is the total without it (None in
-    training).
+    training). `log_probs` (N,) are those of the labels, where the loss needs each of them.
     """
 
     total: torch.Tensor
@@ -36,16 +36,17 @@ class LabelledLoss:
     count: int
     auxiliary_loss: torch.Tensor | None = None
     plain: torch.Tensor | None = None
+    log_probs: torch.Tensor | None = None
 
 
 def same_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each label is predicted at its own position."""
+    """Return each label is predicted at its own position."""
     labelled = batch["labels"] != IGNORE_INDEX
     return outputs.logits[labelled], batch["labels"][labelled]
 
 
 def next_token(outputs: Any, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each label is predicted at the position before it, as causal models do."""
+    """Return each label is predicted at the position before it, as causal models do."""
     labels = batch["labels"][:, 1:]
     labelled = labels != IGNORE_INDEX
     return outputs.logits[:, :-1][labelled], labels[labelled]
@@ -73,7 +74,7 @@ def token_loss(select: Select, smoothing: float = 0.0) -> Loss:
 def smoothed_sums(
     logits: torch.Tensor, labels: torch.Tensor, smoothing: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The summed loss; and without label smoothing, where it is smoothed and not trained on."""
+    """Return summed loss; and without label smoothing, where it is smoothed and not trained on."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -126,7 +127,7 @@ Entity = tuple[str, int, int]
 
 
 def entity_tags(classes: Sequence[Any]) -> list[Any]:
-    """The tag of each class to find entities by, with "-" between mark and type.
+    """Return the tag of each class to find entities by, with "-" between mark and type.
 
     Bare marks (B, I, O) and other separators (B_LOC) are read as seqeval does. They are marks only
     if all classes begin so, with O and a B among them: a letter may be a class as well.
@@ -143,7 +144,7 @@ def entity_tags(classes: Sequence[Any]) -> list[Any]:
 
 
 def find_entities(tags: Sequence[Any]) -> list[Entity]:
-    """The entities of a row, read as conlleval does: I- without its B- begins one, too.
+    """Return the entities of a row, read as conlleval does: I- without its B- begins one, too.
 
     B-, I- and O, also with S- or U- for single words and E- or L- for last ones; tags without
     such a beginning join into one entity while they are equal.

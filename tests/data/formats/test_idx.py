@@ -98,5 +98,5 @@ def test_other_number_of_labels(tmp_path: Path) -> None:
     labels = written(tmp_path / NAMES[0][1], packed(LABELS[:3]))
     found = fault_of(images)
     assert (found.code, found.where) == ("SF106", {"file": str(labels)})
-    assert "has 5 images" in found.message
+    assert "has 5 rows" in found.message
     assert "has 3 labels" in found.message

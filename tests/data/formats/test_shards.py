@@ -27,7 +27,6 @@ def rows_of(folder: Path, **options: Any) -> Any:
 
 
 SAVED: dict[str, Any] = {
-    "batch axis": lambda x: x[None],
     "float64": lambda x: x.astype(np.float64),
     "float16": lambda x: x.astype(np.float16),
     "int32": lambda x: x.astype(np.int32),
@@ -219,12 +218,3 @@ def test_masks_in_a_file_of_their_own(tmp_path: Path) -> None:
     rows = list(open_table(tmp_path).rows())
     assert set(rows[0]) == {"x", "mask"}
     assert rows[0]["mask"].tolist() == [1, 1, 1, 0, 0]
-
-
-def test_batch_axis_is_told_from_pictures(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", X=steps(6)[None], y=np.arange(6))
-    table = open_table(tmp_path / "a.npz")
-    assert table.num_rows == 6
-    assert [found.code for found in table.findings] == ["SF420"]
-    np.save(tmp_path / "picture.npy", np.zeros((1, 3, 8, 8)))
-    assert open_table(tmp_path / "picture.npy").num_rows == 1

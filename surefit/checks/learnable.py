@@ -1,0 +1,212 @@
+"""Whether there is anything to learn: a linear predictor on cheap vectors, judged out of fold.
+
+The same predictor is fitted to shuffled labels. What it gains over them shows whether labels belong
+to their rows at all, in a part of the file, and whether two classes are one under two names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from surefit.findings import Finding, note, rule
+from surefit.inputs.row_facts import Sample, scaled
+
+NOT_LEARNABLE = rule(
+    "SF226",
+    "warning",
+    "labels that do not follow from the inputs",
+    why="A linear predictor on words, pixels or summaries of the training rows does as well on "
+    "shuffled labels. Most often labels and inputs were joined wrongly, in all rows or in a part "
+    "of the file, or one class has two names.",
+    fix="Compare some rows with their labels, and how the two were joined.",
+    accept="The labels are trained on as they are.",
+)
+
+Array = npt.NDArray[Any]
+FEWEST_ROWS, FEWEST_OF_CLASS = 200, 20
+FOLDS, SHUFFLES, PARTS = 4, 8, 10
+SPREAD = 30.0
+"""The weight of the penalty, beside rows of length 1."""
+BY_CHANCE, FEW_BY_CHANCE, FEW_ROWS = 2.0, 1.0, 800
+"""Standard deviations above shuffled labels up to which nothing was learned; fewer where so few
+rows may be too few to learn from."""
+FAR_BELOW = 6.0
+"""Standard errors by which a part of the file must be below the rest."""
+ALIKE, APART = 0.06, 0.85
+"""Distance from 0.5 of the area under the curve between two classes that are one, and its value
+between both and the rest."""
+OTHERS = 0.7
+"""The least area between either of the two and any other class."""
+MOST_CLASSES = 60
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Scores of each class for each row, by a predictor that has not seen the row."""
+
+    scores: Array
+    gain: float
+    shuffled: tuple[float, float]
+    """Mean and standard deviation of the gain of shuffled labels."""
+
+    @property
+    def certainty(self) -> float:
+        """How many standard deviations above shuffled labels."""
+        mean, spread = self.shuffled
+        return (self.gain - mean) / max(spread, 1e-9)
+
+
+def fit(vectors: Array, targets: Array, seed: int = 0) -> Learned:
+    """Fit the predictor to targets (N, K) and to shuffled ones, in folds."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(len(targets)) for _ in range(SHUFFLES)]
+    centred = targets - targets.mean(0)
+    every = np.concatenate([centred, *(centred[order] for order in orders)], axis=1)
+    fold = rng.permutation(len(targets)) % FOLDS
+    made = np.zeros_like(every)
+    penalty = SPREAD * float(np.square(vectors).sum(1).mean()) / max(1, vectors.shape[1]) ** 0.5
+    for at in range(FOLDS):
+        left, held = vectors[fold != at], vectors[fold == at]
+        middle = left.mean(0)
+        left, held = left - middle, held - middle
+        if left.shape[0] <= left.shape[1]:
+            gram = left @ left.T
+            gram.flat[:: len(gram) + 1] += penalty
+            made[fold == at] = held @ (left.T @ np.linalg.solve(gram, every[fold != at]))
+        else:
+            gram = left.T @ left
+            gram.flat[:: len(gram) + 1] += penalty
+            made[fold == at] = held @ np.linalg.solve(gram, left.T @ every[fold != at])
+    agree = (made * every).reshape(len(targets), SHUFFLES + 1, -1)
+    sizes = np.sqrt((np.square(made) * 1.0).reshape(agree.shape).sum((0, 2))) + 1e-12
+    gains = agree.sum((0, 2)) / sizes / np.sqrt(np.square(centred).sum())
+    spread = max(float(gains[1:].std()), 1 / len(targets) ** 0.5)
+    return Learned(made[:, : targets.shape[1]], float(gains[0]), (float(gains[1:].mean()), spread))
+
+
+def check_learnable(sample: Sample, names: Sequence[Any]) -> Iterator[Finding]:
+    """Yield whether labels follow from inputs; `names` are the classes, empty for numbers."""
+    labels = sample.labels
+    if labels is None or sample.vectors.shape[1] == 0 or len(labels) < FEWEST_ROWS:
+        return
+    if len(names):
+        kept = np.flatnonzero(np.bincount(labels, minlength=len(names)) >= FEWEST_OF_CLASS)
+        if not 2 <= len(kept) <= MOST_CLASSES:
+            return
+        rows = np.isin(labels, kept)
+        targets = (labels[rows][:, None] == kept).astype(np.float32)
+    else:
+        rows = np.isfinite(labels)
+        ranks = np.argsort(np.argsort(labels[rows], kind="stable")) / max(1, rows.sum())
+        targets, kept = ranks[:, None].astype(np.float32), np.arange(1)
+    if rows.sum() < FEWEST_ROWS:
+        return
+    vectors = sample.vectors[rows]
+    learned = fit(vectors if sample.is_text else scaled(vectors, vectors), targets)
+    mean, _ = learned.shuffled
+    yield note(
+        f"a linear predictor on {int(rows.sum()):,} rows has a correlation of {learned.gain:.2f} "
+        f"with the labels of rows that it has not seen ({mean:.2f} with shuffled labels)."
+    )
+    if learned.certainty < (BY_CHANCE if rows.sum() >= FEW_ROWS else FEW_BY_CHANCE):
+        yield NOT_LEARNABLE.finding(
+            f"a linear predictor on {int(rows.sum()):,} rows does no better than with shuffled "
+            f"labels: its correlation with the labels of unseen rows is {learned.gain:.2f}, and "
+            f"{mean:.2f} with shuffled ones."
+        )
+        return
+    yield from _check_parts(sample, rows, targets, learned)
+    yield from _check_names(
+        learned, targets, [names[k] for k in kept.tolist()] if len(names) else []
+    )
+
+
+def _check_parts(
+    sample: Sample, rows: Array, targets: Array, learned: Learned
+) -> Iterator[Finding]:
+    """Yield a part of the file whose labels do not follow from the inputs, or are turned round."""
+    order = np.argsort(sample.rows[rows], kind="stable")
+    centred = targets - targets.mean(0)
+    gain = (learned.scores * centred).sum(1)
+    owner = targets.argmax(1)
+    if targets.shape[1] > 1:  # classes differ in how easy they are
+        means = np.array(
+            [gain[owner == k].mean() if (owner == k).any() else 0 for k in range(targets.shape[1])]
+        )
+        typical = means[owner]
+    else:
+        typical = np.full(len(gain), gain.mean())
+    overall = float(typical.mean())
+    if overall <= 0:
+        return
+    numbers = sample.rows[rows][order]
+    for share in (0.1, 0.2, 0.3, 0.5):
+        count = int(share * len(order))
+        for part, rest, end in (
+            (order[-count:], order[:-count], "last"),
+            (order[:count], order[count:], "first"),
+        ):
+            if len(part) < 40 or len(np.unique(owner[part])) < min(2, targets.shape[1]):
+                continue
+            differs = gain[part] - typical[part]
+            error = gain.std() * (1 / len(part) + 1 / len(rest)) ** 0.5
+            own, other = float(gain[part].mean()), float(gain[rest].mean())
+            known = float(typical[part].mean())
+            if differs.mean() < -FAR_BELOW * error and own < 0.2 * known and other > 0:
+                first = int(numbers[-count] if end == "last" else numbers[0])
+                until = int(numbers[-1] if end == "last" else numbers[count - 1])
+                yield NOT_LEARNABLE.finding(
+                    f"the {end} {share:.0%} of the file (rows {first} to {until}): what a linear "
+                    "predictor learns from the other rows does not hold there; its agreement with "
+                    f"the labels is {own / known:.0%} of that in the whole file.",
+                    sample.where(first),
+                )
+                return
+
+
+def _check_names(learned: Learned, targets: Array, names: Sequence[Any]) -> Iterator[Finding]:
+    """Yield two classes that cannot be told apart, though both differ from the others."""
+    scores, owner = learned.scores, targets.argmax(1)
+    if len(names) < 3:
+        return
+    rows_of = [np.flatnonzero(owner == k) for k in range(len(names))]
+    for one in range(len(names)):
+        for two in range(one + 1, len(names)):
+            pair = np.concatenate([rows_of[one], rows_of[two]])
+            fewer = min(len(rows_of[one]), len(rows_of[two]))
+            if fewer < 2 * FEWEST_OF_CLASS:
+                continue
+            between = _area(scores[pair, one] - scores[pair, two], owner[pair] == one)
+            error = (1 / (6 * fewer)) ** 0.5
+            both = _area(scores[:, one] + scores[:, two], (owner == one) | (owner == two))
+            others = [
+                _area(scores[pair, k] - scores[pair, other], owner[pair] == k)
+                for k in (one, two)
+                for other in range(len(names))
+                if other not in (one, two)
+                for pair in [np.concatenate([rows_of[k], rows_of[other]])]
+            ]
+            alike = abs(between - 0.5) < max(ALIKE, 1.0 * error)
+            if alike and both > APART and min(others) > OTHERS:
+                yield NOT_LEARNABLE.finding(
+                    f"the classes {names[one]!r} and {names[two]!r} cannot be told apart (area "
+                    f"under the curve {between:.2f}), though both differ from the others "
+                    f"({both:.2f}): they may be one class under two names.",
+                    fix="Write the class in one way in all rows, if the two are one.",
+                )
+                return
+
+
+def _area(scores: Array, positive: Array) -> float:
+    """Return the area under the ROC curve."""
+    ranks = np.empty(len(scores))
+    ranks[np.argsort(scores, kind="stable")] = np.arange(1, len(scores) + 1)
+    one, two = int(positive.sum()), int((~positive).sum())
+    if not one or not two:
+        return 0.5
+    return float((ranks[positive].sum() - one * (one + 1) / 2) / (one * two))

@@ -1,0 +1,138 @@
+"""Rows that belong together though a plain split divides them: groups, and rows in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from surefit.config import set_option
+from surefit.data.column_types import is_number, is_text
+from surefit.data.column_values import has_words
+from surefit.data.split_columns import NAMED_FOR_GROUPS, date_order, read_times
+from surefit.data.table import Table
+from surefit.findings import Finding, rule
+
+GROUPS_DIVIDED = rule(
+    "SF189",
+    "warning",
+    "groups with one target divided between the sets",
+    why=(
+        "All rows of a group have one target, so a model that recognises the group in its rows "
+        "gets the validation rows right without learning anything else."
+    ),
+    fix="Keep each group in one set: --set split.by=COLUMN.",
+    accept="Rows of one group stay in both sets.",
+)
+TIME_DIVIDED = rule(
+    "SF190",
+    "warning",
+    "rows in time divided at random",
+    why=(
+        "The target is close to that of the rows just before and after, which are in the training "
+        "set. The model will be used on later rows, where these are not known."
+    ),
+    fix="Validate on the latest rows: --set split.time=COLUMN.",
+    accept="Validation rows are drawn at random.",
+)
+
+LEAST_ROWS = 40
+MOST_ROWS = 100_000
+"""Rows in which the target is compared with its past."""
+NEARLY_ALL = 0.95
+FOLLOWS = 0.7
+"""Correlation of a target with the one before it, from which on it follows its past."""
+
+
+def advise_split(table: Table, label: str) -> Iterator[Finding]:
+    """Yield what speaks against a split that draws rows at random, one finding per cause."""
+    if table.num_rows < LEAST_ROWS or not table.profile(label).is_scalar:
+        return
+    for column in table.columns:
+        if column != label and has_words(column, NAMED_FOR_GROUPS):
+            found = _check_groups(table, column, label)
+            if found is not None:
+                yield found
+                break
+    kind = table.column_type(label)
+    if not is_number(kind) or pa.types.is_boolean(kind) or table.profile(label).num_distinct < 10:
+        return
+    for column in table.columns:
+        if column != label and _has_dates(table, column):
+            found = _check_past(table, column, label)
+            if found is not None:
+                yield found
+                break
+
+
+def _check_groups(table: Table, column: str, label: str) -> Finding | None:
+    """Return the finding about values that recur, with one target each where chance gives others.
+
+    By chance, a group of n rows has one target with the probability Σ pⁿ over the targets' shares.
+    """
+    profile, targets = table.profile(column), table.profile(label).counts
+    if not profile.is_scalar or pa.types.is_floating(profile.kind) or not targets:
+        return None
+    groups = table.arrow.select([column, label]).drop_null().group_by(column)
+    counts = groups.aggregate([(label, "count"), (label, "count_distinct")])
+    sizes = np.asarray(counts[f"{label}_count"])
+    is_several = sizes > 1
+    if is_several.sum() < 5 or 2 * sizes[is_several].sum() < table.num_rows:
+        return None
+    num_targets = np.asarray(counts[f"{label}_count_distinct"])[is_several]
+    shares = np.array([*targets.values()]) / sum(targets.values())
+    by_chance = np.mean([(shares**size).sum() for size in sizes[is_several].tolist()])
+    num_constant = int((num_targets == 1).sum())
+    if num_constant < NEARLY_ALL * len(num_targets) or by_chance > 0.5:
+        return None
+    message = (
+        f"{len(sizes):,} values of {column!r} recur in {table.num_rows:,} rows, and {label!r} is "
+        f"the same in all rows of {num_constant:,} of the {len(num_targets):,} with several rows, "
+        "which are divided between training and validation."
+    )
+    fix = (
+        f"Keep each group in one set: {set_option('split.by', column)}. To split at random as you "
+        "do now, without this warning: --set accept=SF189."
+    )
+    return GROUPS_DIVIDED.finding(message, fix=fix, file=table.sources[0].file, column=column)
+
+
+def _has_dates(table: Table, column: str) -> bool:
+    profile = table.profile(column)
+    if profile.values.null_count:
+        return False
+    if is_text(profile.kind):
+        return date_order(profile.first) is not None
+    return bool(pa.types.is_timestamp(profile.kind) or pa.types.is_date(profile.kind))
+
+
+def _check_past(table: Table, column: str, label: str) -> Finding | None:
+    """Return the finding about a target that is close to the one before it in time."""
+    some = replace(table, arrow=table.arrow.slice(0, MOST_ROWS))
+    is_written = is_text(some.column_type(column))
+    if is_written and date_order(pc.unique(some.arrow[column]).to_pylist()) is None:
+        return None
+    times = read_times(some, column)
+    target = np.asarray(some.arrow[label].cast(pa.float64()).to_numpy(), np.float64)
+    known = np.isfinite(target)
+    times, target = times[known], target[known]
+    if len(times) < LEAST_ROWS or len(np.unique(times)) < NEARLY_ALL * len(times):
+        return None  # several rows of one moment: no row is the one before
+    target = target[np.argsort(times, kind="stable")]
+    if target[1:].std() == 0 or target[:-1].std() == 0:
+        return None
+    correlation = float(np.corrcoef(target[:-1], target[1:])[0, 1])
+    if correlation < FOLLOWS:
+        return None
+    message = (
+        f"The rows are in time, by {column!r}, and {label!r} follows the row before it "
+        f"(correlation {correlation:.2f}); the validation rows are drawn from between."
+    )
+    fix = (
+        f"Validate on the latest rows: {set_option('split.time', column)}. To split at random as "
+        "you do now, without this warning: --set accept=SF190."
+    )
+    return TIME_DIVIDED.finding(message, fix=fix, file=table.sources[0].file, column=column)

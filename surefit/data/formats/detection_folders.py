@@ -1,0 +1,277 @@
+"""Annotated images as COCO and YOLO have them: columns `image`, boxes and `labels`.
+
+COCO is a JSON file with `images`, `annotations` and `categories`, beside a folder of images. YOLO
+is a folder `images` beside a folder `labels`, which has a text file for each image.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from surefit.config import Reading
+from surefit.core.foreign import read_json, read_yaml
+from surefit.data.cache import fingerprint
+from surefit.data.cache_entry import content_hashes
+from surefit.data.cell_files import IMAGES
+from surefit.data.formats.opened import Opened, bad_file, bad_line
+from surefit.data.official_splits import Splits, find_splits, folder_splits
+from surefit.errors import UsageError
+from surefit.findings import Finding, note
+
+COCO_KEYS = (b'"images"', b'"annotations"', b'"categories"')
+NAME_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names")
+"""Files with the names of YOLO's classes, in the folder of the data set."""
+LOOKED_AT_FILES = 32
+PARENTS = 3
+"""How far above the images the names of the classes may be."""
+COLUMNS = pa.list_(pa.list_(pa.float64()))
+
+
+Number = int | str
+
+
+@dataclass(frozen=True)
+class _CocoImage:
+    id: Number
+    file_name: str
+
+
+@dataclass(frozen=True)
+class _CocoCategory:
+    id: Number
+    name: str
+
+
+@dataclass(frozen=True)
+class _CocoAnnotation:
+    id: Number | None = None
+    image_id: Number | None = None
+    category_id: Number | None = None
+    bbox: list[float] | None = None
+    iscrowd: int = 0
+
+
+@dataclass(frozen=True)
+class _Coco:
+    """What is read of a file of COCO; its other keys are ignored."""
+
+    images: list[_CocoImage]
+    categories: list[_CocoCategory]
+    annotations: list[_CocoAnnotation]
+
+
+def is_coco(path: Path) -> bool:
+    """Return whether a JSON file has the keys of COCO's annotations of boxes."""
+    if path.suffix.lower() != ".json" or not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if not content[:64].lstrip().startswith(b"{"):
+            return False
+        return all(content.find(key) >= 0 for key in (*COCO_KEYS, b'"bbox"'))
+
+
+def open_coco(path: Path, reading: Reading) -> Opened:
+    """Return a row for each image, with the boxes and class names of its annotations."""
+    try:
+        held = read_json(path, _Coco)
+    except UsageError as error:
+        raise bad_file(path, f" has no COCO annotations: {error.message}") from None
+    images = {image.id: image.file_name for image in held.images}
+    names = {each.id: each.name for each in held.categories}
+    boxes: dict[Any, list[Any]] = {number: [] for number in images}
+    labels: dict[Any, list[str]] = {number: [] for number in images}
+    crowds = 0
+    for place, each in enumerate(held.annotations):
+        if each.iscrowd:
+            crowds += 1
+            continue
+        image, category, box = each.image_id, each.category_id, each.bbox
+        if image not in images or category not in names or box is None:
+            part = "image" if image not in images else "category"
+            number = image if part == "image" else category
+            fault = "no bbox" if box is None else f"the {part}_id {number!r} is not there"
+            raise bad_file(path, f": annotation {place} (id {each.id!r}): {fault}.")
+        boxes[image].append(box)
+        labels[image].append(names[category])
+    root = _image_root(path, next(iter(images.values()), ""))
+    found = [note(f"{path.name} is read as COCO; its images are in {root}.", file=str(path))]
+    if crowds:
+        message = f"{path.name}: {crowds} annotations of crowds (iscrowd) are left out."
+        found.append(note(message, file=str(path)))
+    return _opened(
+        [str(root / name) for name in images.values()],
+        boxes.values(),
+        labels.values(),
+        "boxes_xywh",
+        found,
+    )
+
+
+def _image_root(path: Path, name: str) -> Path:
+    """Return the folder that the names of the images start from."""
+    stem = path.stem.removeprefix("instances_")
+    folder = path.resolve().parent
+    above = folder.parent
+    places = [folder, folder / "images", above / "images", above / "images" / stem, above / stem]
+    places += [above, folder / stem]
+    return next((place for place in places if (place / name).is_file()), folder)
+
+
+def coco_files(folder: Path) -> list[Path]:
+    """Return the annotations in a folder, or in its folder `annotations`; those of instances, if
+    there are others beside them."""
+    found = [
+        file
+        for place in (folder, folder / "annotations")
+        if place.is_dir()
+        for file in sorted(place.glob("*.json"))
+        if is_coco(file)
+    ]
+    return [file for file in found if file.name.startswith("instances")] or found
+
+
+def labels_of(images: Path) -> Path | None:
+    """Return the folder of YOLO's text files for a folder of images; None if it has none.
+
+    It has `labels` in its path where that of the images has `images`.
+    """
+    parts = images.resolve().parts
+    at = next((n for n in range(len(parts) - 1, -1, -1) if parts[n].lower() == "images"), None)
+    if at is None:
+        return None
+    labels = Path(*parts[:at], "labels", *parts[at + 1 :])
+    files = sorted(labels.glob("*.txt"))[:LOOKED_AT_FILES] if labels.is_dir() else []
+    return labels if any(map(_has_boxes, files)) else None
+
+
+def _has_boxes(file: Path) -> bool:
+    """Return whether the first line of a text file is a class number and a box or a polygon."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        cells = next(lines, "").split()
+    return len(cells) >= 5 and cells[0].isdecimal() and _numbers(cells[1:]) is not None
+
+
+def annotated(folder: Path) -> list[Path] | Splits | None:
+    """Return what is opened of a folder of annotated images: files of COCO or folders of images of
+    YOLO, by part where they are named for training and validation; None for other folders."""
+    files = coco_files(folder)
+    if files:
+        return find_splits(files) or files
+    if labels_of(folder) is not None:
+        return [folder]
+    images = folder / "images"
+    if images.is_dir():
+        if labels_of(images) is not None:
+            return [images]
+        inner = [each for each in images.iterdir() if each.is_dir()]
+        if inner and any(labels_of(each) is not None for each in inner):
+            return folder_splits(images)
+    splits = folder_splits(folder)
+    if splits is None:
+        return None
+    parts = {part: tuple(f / "images" for f in found) for part, found in splits.parts.items()}
+    is_yolo = all(labels_of(each) is not None for found in parts.values() for each in found)
+    return Splits(parts) if is_yolo else None
+
+
+def open_yolo(images: Path, reading: Reading) -> Opened:
+    """Return a row for each image, with the boxes of the text file of its name."""
+    labels, names = labels_of(images), _class_names(images)
+    assert labels is not None
+    boxes, classes, missing = [], [], 0
+    files = sorted(file for file in images.iterdir() if IMAGES.has(file))
+    for file in files:
+        beside = labels / f"{file.stem}.txt"
+        missing += not beside.is_file()
+        read = [*_read_boxes(beside, names)] if beside.is_file() else []
+        boxes.append([box for _, box in read])
+        classes.append([name for name, _ in read])
+    found = [note(f"{images} is read as YOLO, with the boxes in {labels}.", file=str(images))]
+    if missing:
+        message = f"{missing} of {len(files)} images in {images} have no text file in {labels}: "
+        found.append(note(f"{message}they have no boxes.", file=str(images)))
+    return _opened([str(file.resolve()) for file in files], boxes, classes, "boxes_cxcywh", found)
+
+
+def yolo_fingerprint(images: Path) -> str:
+    """Return a key that changes with the names of the images, the boxes and the class names."""
+    labels, names = labels_of(images), _name_file(images)
+    files = [*sorted((labels or images).glob("*.txt")), *([names] if names else [])]
+    listed = [file.name for file in sorted(images.iterdir())]
+    return fingerprint(listed, [f.name for f in files], content_hashes([str(f) for f in files]))
+
+
+def _read_boxes(file: Path, names: Mapping[int, str]) -> Iterator[tuple[int | str, list[float]]]:
+    """Yield the class and the box of each line; a polygon becomes the box around it."""
+    for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        cells = text.split()
+        if not cells:
+            continue
+        numbers = _numbers(cells[1:])
+        is_box = numbers is not None and (len(numbers) == 4 or len(numbers) >= 6)
+        if not is_box or numbers is None or not cells[0].isdecimal():
+            what = f"expected a class number and four numbers of a box; found {text[:60]!r}."
+            raise bad_line(file, line, what, fix="Write: class x_centre y_centre width height.")
+        number = int(cells[0])
+        if names and number not in names:
+            what = f"the class {number} has no name; there are {len(names)}, from {min(names)} on."
+            raise bad_line(file, line, what, fix="Correct the class, or add its name.")
+        if len(numbers) > 4:
+            left, right, upper, lower = (
+                each for axis in (numbers[::2], numbers[1::2]) for each in (min(axis), max(axis))
+            )
+            numbers = [(left + right) / 2, (upper + lower) / 2, right - left, lower - upper]
+        yield names.get(number, number), numbers
+
+
+def _numbers(cells: Sequence[str]) -> list[float] | None:
+    try:
+        return [float(cell) for cell in cells]
+    except ValueError:
+        return None
+
+
+def _name_file(images: Path) -> Path | None:
+    above = [images, *images.resolve().parents][: PARENTS + 1]
+    files = (folder / name for folder in above for name in NAME_FILES)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _class_names(images: Path) -> dict[int, str]:
+    """Return the names of YOLO's classes by number; none if no file has them."""
+    file = _name_file(images)
+    if file is None:
+        return {}
+    if file.suffix in (".yaml", ".yml"):
+        fix = "Write names: [a, b] or names: {0: a, 1: b}."
+        names = read_yaml(file, dict[str, Any], fix).get("names")
+        if isinstance(names, Mapping):
+            return {int(number): str(name) for number, name in names.items()}
+        return {number: str(name) for number, name in enumerate(names or ())}
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    return dict(enumerate(line for line in lines if line))
+
+
+def _opened(
+    images: list[str],
+    boxes: Any,
+    labels: Any,
+    column: str,
+    found: Sequence[Finding],
+) -> Opened:
+    """Return the rows; names of classes are texts, numbers stay numbers."""
+    listed = [*labels]
+    is_named = any(isinstance(name, str) for row in listed for name in row)
+    kind = pa.list_(pa.string() if is_named else pa.int64())
+    columns = {
+        "image": pa.array(images, pa.string()),
+        column: pa.array([*boxes], COLUMNS),
+        "labels": pa.array(listed, kind),
+    }
+    return Opened(pa.table(columns), tuple(found))

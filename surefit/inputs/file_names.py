@@ -1,0 +1,113 @@
+"""Columns of file names, and which input reads the content of such files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from surefit.config import set_option
+from surefit.data.cell_files import AUDIO, IMAGES, names_files
+from surefit.data.column_types import AUDIO_ENDINGS, IMAGE_ENDINGS, is_text
+from surefit.data.several_columns import base_role
+from surefit.data.split import sample_rows
+from surefit.data.table import Table
+from surefit.findings import Finding, rule
+
+NAMES_OF_FILES = rule(
+    "SF176",
+    "error",
+    "file names in place of their content",
+    why="The model would learn the names of the files. Names often contain the label.",
+    fix="Write the content of the files into the column.",
+    accept="The names of the files are trained on as texts.",
+)
+
+_LOOK_AT = 64
+_LONGEST = 1024
+_ARRAYS = (".npy", ".npz", ".pt", ".safetensors", ".h5", ".mat")
+_TEXTS = (".txt", ".md", ".html", ".xml", ".json")
+_KINDS = {
+    "images": IMAGE_ENDINGS,
+    "audio": AUDIO_ENDINGS,
+    "arrays": _ARRAYS,
+    "texts": _TEXTS,
+}
+_READ = {"image": ("images", "files"), "audio": ("audio", "files")}
+"""The roles whose files are decoded when rows are encoded, and the kinds that they read."""
+_UNMISTAKABLE = (*IMAGE_ENDINGS, *AUDIO_ENDINGS, *_ARRAYS)
+"""Endings that texts do not have by chance, so that the files need not exist."""
+
+
+def holds_files(table: Table, roles: Mapping[str, str], role: str) -> bool:
+    """Return whether a column holds images or audio or, if it is text, names of such files."""
+    column, (kind,) = roles[role], [each for each in (IMAGES, AUDIO) if each.role == role]
+    return not is_text(table.column_type(column)) or names_files(table, column, kind)
+
+
+def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield an error for each column whose texts are mostly paths that its role does not read."""
+    for role, column in roles.items():
+        if column not in table.columns or not is_text(table.column_type(column)):
+            continue
+        rows = sample_rows(table.num_rows, _LOOK_AT, seed=0)
+        plain = replace(table, arrow=table.arrow.select([column]), files=())
+        written = [row[column] for row in plain.rows(rows.tolist())]
+        found = [row[column] for row in replace(plain, files=(column,)).rows(rows.tolist())]
+        values = [
+            (path, text, row) for path, text, row in zip(found, written, rows, strict=True) if text
+        ]
+        paths = [value for value in values if _is_file(value[0])]
+        missing = [value for value in values if _is_unmistakable(value[1])]
+        kind = _kind_of((paths or missing or [("", "", 0)])[0][1])
+        is_read = kind in _READ.get(base_role(role, column), ())
+        if role == "label" or is_read or 2 * max(len(paths), len(missing)) <= len(values):
+            continue
+        _, example, row = (paths or missing)[0]
+        count = f"{len(paths)} of the {len(values)} values looked at are existing files"
+        if not paths:
+            count = f"the {len(values)} values looked at are names of files that were not found"
+        message = f"column {column!r} ({role}) has file names: {count}, such as {example[:80]!r}."
+        fix = _fix(kind, column, "label" in roles)
+        yield NAMES_OF_FILES.finding(message, table.where(int(row)), fix=fix, column=column)
+
+
+def _is_file(path: str) -> bool:
+    if len(path) > _LONGEST or "\n" in path:
+        return False
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_unmistakable(text: str) -> bool:
+    return bool(re.fullmatch(r"\S{1,500}", text)) and text.lower().endswith(_UNMISTAKABLE)
+
+
+def _kind_of(path: str) -> str:
+    return next((k for k, endings in _KINDS.items() if path.lower().endswith(endings)), "files")
+
+
+def _fix(kind: str, column: str, labelled: bool) -> str:
+    if kind in ("images", "audio") and not labelled:
+        return (
+            "Give the classes: a column label, one folder per class, or label_from, which takes "
+            r"them from the file names, such as --set 'label_from=^(\w+?)_'."
+        )
+    if kind == "images":
+        named = set_option("columns.image", column)
+        return f"Read them as images: --task image-classification {named}."
+    if kind == "arrays":
+        return (
+            "Name .npy files, by paths relative to the data file; or save all arrays as one: "
+            "numpy.savez('data.npz', features=numpy.stack(arrays), label=labels)."
+        )
+    if kind == "audio":
+        named = set_option("columns.audio", column)
+        return f"Read them as audio: --task audio-classification {named}, with a model for audio."
+    return (
+        "Write the content of the files into the column, or save each as .txt: such files are read "
+        "by their paths."
+    )

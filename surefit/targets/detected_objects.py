@@ -1,0 +1,226 @@
+"""Objects in an image: their boxes and classes, for modules of torchvision's convention.
+
+Such a module takes a list of images and a list of dicts with `boxes` (corners, in pixels of the
+image it gets) and `labels` (from 1 on; 0 is the background). It returns losses, or what it found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.data.cell_files import is_empty
+from surefit.data.column_types import array_rank, is_array, is_list
+from surefit.data.data_rules import MISALIGNED_COLUMNS
+from surefit.data.roles import Role
+from surefit.data.table import Table
+from surefit.findings import Finding, note, rule
+from surefit.inputs.encoded_row import (
+    DropReason,
+    Encoded,
+    Encoding,
+    RowFaultError,
+    drop_row,
+)
+from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import BoxFormat, ClassLabels, FittedTarget
+from surefit.inputs.file_names import holds_files
+from surefit.inputs.image.image_reading import PIXELS, ImageReader, pixel_format, read_pixels
+from surefit.inputs.row_input import Row
+from surefit.targets.boxes import (
+    BoxSample,
+    as_boxes,
+    check_corners,
+    scaled,
+    split_targets,
+    to_corners,
+)
+from surefit.targets.classes import class_name
+from surefit.targets.mask_files import image_size
+from surefit.targets.metrics.average_precision import average_precisions, count_matches
+from surefit.targets.task_spec import Batch, Metric
+
+if TYPE_CHECKING:
+    import torch
+
+NO_BOXES = rule(
+    "SF344",
+    "error",
+    "no box in the training rows",
+    why="Without a single object there is nothing to learn.",
+    fix="Check the column of boxes; for COCO or YOLO folders, that annotations name the images.",
+)
+SHOWN = 5
+
+FIELDS = {
+    "pixel_values": PIXELS,
+    "boxes": Field(("box", "corner"), "float32"),
+    "box_classes": Field(("box",), "int64", IGNORE_INDEX),
+    "image_size": Field(("side",), "int64"),
+}
+
+
+def _may_be_boxes(kind: pa.DataType) -> bool:
+    """Return whether a column has lists of lists of numbers, or only empty lists."""
+    is_empty = is_list(kind) and pa.types.is_null(kind.value_type)
+    return is_empty or (is_array(kind) and array_rank(kind) == 2)
+
+
+BOXES = Role(
+    "boxes",
+    (
+        "boxes",
+        "bboxes",
+        "bbox",
+        "box",
+        *(f"{n}_{o}" for n in ("boxes", "bbox") for o in ("xyxy", "xywh", "cxcywh")),
+    ),
+    accepts=lambda kind, named: _may_be_boxes(kind),
+)
+LABELS = Role(
+    "label",
+    (
+        *("labels", "label", "classes", "class", "categories", "category", "category_id"),
+        *("category_ids", "class_ids", "class_labels", "box_labels"),
+    ),
+    accepts=lambda kind, named: is_list(kind),
+)
+
+
+def takes(table: Table, roles: Mapping[str, str]) -> bool:
+    """Return whether the columns found have images and a list of boxes for each."""
+    return holds_files(table, roles, "image")
+
+
+def _targets(row: Row) -> tuple[Any, list[Any]]:
+    """Return the boxes of a row as the data has them, and their classes; one of each."""
+    if row["boxes"] is None or row["label"] is None:
+        raise drop_row(DropReason.NO_LABEL)
+    boxes, classes = as_boxes(row["boxes"]), [*row["label"]]
+    if len(boxes) != len(classes):
+        message = f"the row has {len(boxes)} boxes and {len(classes)} classes"
+        fix = "Give each box its class."
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "label", fix)
+    return boxes, classes
+
+
+def fit(rows: Iterable[Row], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
+    """Return the classes and the format of the boxes; and how images are read."""
+    reader, counts = ImageReader(encoder), Counter[Any]()
+    sample = BoxSample(encoder.roles["boxes"], encoder.settings.box_format)
+    for row in reader.watch(rows):
+        try:
+            boxes, classes = _targets(row)
+        except RowFaultError as fault:
+            if fault.reason:
+                continue
+            raise
+        sample.add(boxes)
+        counts.update(map(class_name, classes))
+    names = tuple(sorted(counts, key=lambda name: (isinstance(name, str), name)))
+    column = encoder.roles["label"]
+    if not names:
+        raise NO_BOXES.error(
+            f"column {encoder.roles['boxes']!r} has no box in any training row.",
+            column=encoder.roles["boxes"],
+        )
+    form = sample.fitted()
+    labels = ClassLabels(names, tuple(counts[name] for name in names), several=True)
+    learned = FittedTarget(classes=labels, boxes=form)
+    shown = ", ".join(f"{at} = {name!r}" for at, name in enumerate(names[:SHOWN], start=1))
+    shown += " …" if len(names) > SHOWN else ""
+    message = (
+        f"column {column!r}: the module gets classes as numbers from 1 on, 0 is the background: "
+        f"{shown}. A function with a size argument, such as num_classes, gets {len(names) + 1}."
+    )
+    read, notes = reader.fitted()
+    found = [*sample.findings(form), note(message, column=column)]
+    return replace(encoder, target=learned, input=read), [*found, *notes]
+
+
+def box_format(encoder: Encoder) -> BoxFormat:
+    """Return the format of boxes, once it is fitted."""
+    assert encoder.target.boxes is not None
+    return encoder.target.boxes
+
+
+def encode(row: Row, encoder: Encoder) -> Encoding:
+    """Return the pixel values, the size of the image in its file, and its boxes in the pixels that
+    the module gets."""
+    if is_empty(row["image"]):
+        raise drop_row(DropReason.EMPTY)
+    targets = None if encoder.predicting else _targets(row)
+    form = pixel_format(encoder)
+    height, width = image_size(row["image"], form.place)
+    columns = {
+        "pixel_values": read_pixels(row, encoder),
+        "image_size": np.array([height, width]),
+    }
+    if targets is None:
+        return Encoding(lambda tokens: Encoded(columns))
+    given, names = targets
+    numbers = [encoder.class_ids.get(class_name(name)) for name in names]
+    if None in numbers:
+        raise drop_row(DropReason.UNKNOWN_LABEL)
+    classes = np.array(numbers, np.int64) + 1
+    read = box_format(encoder)
+    corners = to_corners(given, read.order)
+    corners = scaled(corners, width, height) if read.relative else corners
+    corners, faults = check_corners(corners, classes, given, (height, width), read.order)
+    columns["boxes"] = scaled(corners, form.width / width, form.height / height)
+    columns["box_classes"] = classes
+    return Encoding(lambda tokens: Encoded(columns, faults=faults))
+
+
+def loss(outputs: Any, batch: Batch) -> tuple[Any, int]:
+    """Raise: the module returns its losses, which `with_module_loss` takes."""
+    raise AssertionError("a module of another convention is refused before")
+
+
+def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, torch.Tensor]:
+    return count_matches(outputs.detections, split_targets(batch), len(encoder.classes))
+
+
+def _beside(sums: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+    by_class, error = average_precisions(sums)
+    shares = by_class.mean(1).tolist()
+    return {
+        "50": float(by_class[:, 0].nanmean()),
+        "bin_error": float(error.nanmean()),
+        "per_class": [None if share != share else share for share in shares],
+    }
+
+
+MAP = Metric(
+    _sums,
+    lambda sums: float(average_precisions(sums)[0].nanmean()),
+    beside=_beside,
+    better="higher",
+    uses_encoder=True,
+)
+"""The mean over classes and over the thresholds of IoU from 0.50 to 0.95; beside it, `map_50`."""
+
+
+def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
+    """Return the objects found in each image, best first, with boxes in the pixels of its file."""
+    form, found = pixel_format(encoder), []
+    names = dict(enumerate(encoder.classes, start=1))
+    for made, (height, width) in zip(outputs.detections, batch["image_size"].tolist(), strict=True):
+        order = made["scores"].argsort(descending=True, stable=True).tolist()
+        labels, scores = made["labels"].tolist(), made["scores"].tolist()
+        boxes = scaled(
+            made["boxes"].double().cpu().numpy(), width / form.width, height / form.height
+        ).tolist()
+        objects = [
+            {"box": boxes[at], "label": names[labels[at]], "score": scores[at]}
+            for at in order
+            if labels[at] in names
+        ]
+        found.append({"prediction": objects})
+    return found
