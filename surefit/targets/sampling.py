@@ -197,8 +197,9 @@ def penalized(settings: Settings, prompts: Sequence[Tokens]) -> Choose | None:
     padding = [longest - len(prompt) for prompt in prompts]
 
     def choose(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        rows = range(len(padding))
-        made = [process(ids[n : n + 1, padding[n] :], scores[n : n + 1]) for n in rows]
+        beams = len(ids) // len(padding)  # the beams of a prompt follow one another
+        starts = [start for start in padding for _ in range(beams)]
+        made = [process(ids[n : n + 1, s:], scores[n : n + 1]) for n, s in enumerate(starts)]
         return torch.cat(made)
 
     return choose
