@@ -10,8 +10,9 @@ from surefit.batches.order import Batches
 from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.checks.probes.model_profile import ModelProfile
 from surefit.errors import UsageError
-from surefit.findings import Finding, has_errors
+from surefit.findings import Finding, has_errors, note
 from surefit.memory.predict_peak import Fit
+from surefit.models.embedding_noise import refuse_noise
 from surefit.models.named_modules import MakeNamed
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
 from surefit.pipeline.open_pipeline import Choices, apply_choices
@@ -93,7 +94,15 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
             "Use adamw, sgd or lion, or parallel=ddp.",
         )
     lr = config.lr or d.built.default_lr
-    return OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed), found
+    settings = OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed, config.ema)
+    if config.ema is not None:
+        steps = round(1 / (1 - config.ema))
+        message = (
+            f"Evaluations, model/ and exports have the average of the weights over about the last "
+            f"{steps:,} steps (ema {config.ema:g}); checkpoints have both."
+        )
+        found = [*found, note(message)]
+    return settings, found
 
 
 def has_weights(d: Draft) -> bool:
@@ -182,7 +191,10 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         config.parallel,
         d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
+        neftune=config.neftune,
     )
+    if config.neftune is not None:
+        refuse_noise(pipeline.module)
     return job, ()
 
 
@@ -200,7 +212,8 @@ def is_rate_tried(d: Draft) -> bool:
     if not is_called(d) or d.request.choices is not None or has_errors(d.plan.findings):
         return False
     usual = d.source.auto_classes is not None and d.loss_fn is None
-    return not usual or d.optimizer != OptimizerSettings(d.built.default_lr, d.config.weight_decay)
+    default = OptimizerSettings(d.built.default_lr, d.config.weight_decay, ema=d.config.ema)
+    return not usual or d.optimizer != default
 
 
 def has_known_batches(d: Draft) -> bool:

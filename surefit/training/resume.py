@@ -14,6 +14,7 @@ from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields, mak
 from surefit.core.locks import lock_run
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, note
+from surefit.models.learning_rate import Schedule
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
 from surefit.plan.make_plan import make_plan
@@ -26,7 +27,6 @@ from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.training.begin_run import check_common_folder, with_absolute_paths
 from surefit.training.run import refuse_errors, run_plan
 from surefit.training.run_data import changed_rows, refuse_missing_data, refuse_other_version
-from surefit.training.schedule import lr_by_step
 from surefit.training.work import SILENT, Listeners
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
@@ -269,7 +269,7 @@ def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
         return []
     assert plan.model is not None
     config, saved, peak = plan.config, spans[-1][0], plan.model.lr
-    then, now = (lr_by_step(each, config.warmup, config.schedule) for each in (before, spans))
+    then, now = (Schedule.of(config).by_step(each) for each in (before, spans))
     return [
         note(
             f"The run has {spans[-1][1]} steps instead of {before[-1][1]}. Learning rate "
