@@ -156,6 +156,9 @@ class RunConfig(Section):
     (your own nn.Module)."""
     tokenizer: str | None = None
     """Folder or hub id of the tokenizer. Default: the model's own."""
+    add_tokens: tuple[str, ...] = ()
+    """Tokens that texts are not split inside, such as <tool>: added to the tokenizer if it lacks
+    them. Their embeddings are trained, with LoRA as well."""
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
     columns: dict[str, str] = Field({})
@@ -261,6 +264,8 @@ class RunConfig(Section):
     padding_free: Switch = "auto"
     """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
     rows apart."""
+    packing: bool = False
+    """Accepted because other tools have it: padding-free batches take its place."""
     compile: Switch = "auto"
     """torch.compile for the model's layers; auto: where it saves time."""
     parallel: Literal["ddp", "fsdp"] = "ddp"

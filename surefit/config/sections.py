@@ -337,6 +337,9 @@ class Lora(Section):
     """rsLoRA: scale by alpha / √r, which keeps the updates of large ranks from vanishing."""
     dora: bool = False
     """DoRA: train the magnitude of the weights apart from their direction."""
+    modules_to_save: tuple[str, ...] = ()
+    """Modules to train in full beside the adapters, by the end of their names or as regular
+    expressions, such as lm_head. Heads of a task are always trained in full."""
     quantize: Literal["4bit"] | None = None
     """4bit: keep the frozen weights in 4 bits (QLoRA), on CUDA or a CPU; needs bitsandbytes."""
 

@@ -160,8 +160,13 @@ def end_probes(d: Draft) -> None:
 
 
 def arrange_batches(d: Draft) -> tuple[Batches, Findings]:
-    """Return the batches in the chosen layout."""
-    return replace(d.batches, padding_free=d.pipeline.layout.padding_free), ()
+    """Return the batches in the chosen layout, and what takes the place of packing."""
+    layout, reason = d.pipeline.layout, d.plan.choices.rows_reason
+    made = f"batches are padded ({reason}), so that rows never see each other"
+    if layout.padding_free:
+        made = "batches are padding-free: rows lie end to end, and do not see each other"
+    found = [note(f"packing: no rows are joined; {made}.")] if d.config.packing else []
+    return replace(d.batches, padding_free=layout.padding_free), found
 
 
 def is_shared(d: Draft) -> bool:
