@@ -84,7 +84,7 @@ def refuse_noise(module: nn.Module) -> None:
     if find_input_embedding(module) is not None and not has_two:
         return
     raise UsageError(
-        f"neftune adds noise to the embeddings of tokens, which {type(module).__name__} does not "
-        "have, or has for an encoder and a decoder.",
+        "neftune adds noise to the embeddings of tokens; this model has none, or shares them "
+        "between an encoder and a decoder.",
         "Leave neftune out.",
     )

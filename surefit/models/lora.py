@@ -90,6 +90,7 @@ def adapt(
         whole = part is built.module
         outputs, new = (num_outputs, built.newly_initialized) if whole else (None, ())
         full = find_fully_trained(part, outputs, new, settings.modules_to_save)
+        _refuse_quantized(part, full)
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
             message = f"The embeddings of {len(built.added_tokens)} tokens are trained in full."
@@ -109,6 +110,16 @@ def adapt(
         raise OTHER_ADAPTERS.error(message)
     fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
+
+
+def _refuse_quantized(part: nn.Module, full: Sequence[str]) -> None:
+    """Refuse modules that are to be trained in full, and whose weights have 4 bits."""
+    for name in full:
+        if any(not p.is_floating_point() for p in part.get_submodule(name).parameters()):
+            raise NO_LORA_TARGET.error(
+                f"{name} is to be trained in full, and lora.quantize keeps its weights in 4 bits.",
+                fix="Leave out lora.quantize, or the module in lora.modules_to_save.",
+            )
 
 
 def _make_config(settings: Lora, targets: list[str] | str, task_type: str | None) -> Any:
