@@ -207,7 +207,7 @@ class Pipeline:
     @property
     def for_prediction(self) -> Pipeline:
         """Return the same for rows without targets, without what only training reads or adds."""
-        encoder = only_read(self.encoder.without(self.task.targets), self.call)
+        encoder = only_read(self.task.for_prediction(self.encoder), self.call)
         call = replace(
             self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
         )

@@ -264,6 +264,16 @@ class TaskSpec:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad)
         return fields
 
+    def for_prediction(self, encoder: Encoder) -> Encoder:
+        """Return the Encoder for rows to predict for, which do not need the targets.
+
+        Where no prompt has a column of its own, the answers that begin with it are still read.
+        """
+        left = {role: c for role, c in encoder.roles.items() if role not in self.targets}
+        if not {*left} & {*self.reads.mixes}:
+            left |= {role: c for role, c in encoder.roles.items() if role in self.reads.mixes}
+        return replace(encoder, roles=left).with_settings(predicting=True)
+
     def loss_for(self, encoder: Encoder) -> Loss:
         """Return loss, with the class weights and the label smoothing that the Encoder keeps."""
         if self.loss_by is not None:

@@ -20,6 +20,7 @@ from surefit.inputs.chat.pair_rows import (
     encode_pair,
     encode_scored,
     fit_pairs,
+    read_prompt,
     read_transcript,
 )
 from surefit.inputs.encoded_row import Encoding
@@ -49,6 +50,7 @@ CONTEXT = ("prompt", "messages", "input", "system", "history", "tools")
 def encode_preference(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Return both answers of a row, or one that is good or bad; to predict, its prompt."""
     if encoder.predicting:
+        row = read_prompt(row, encoder)
         label = partial(tokens.label_next_tokens, row=row, encoder=encoder)
         return encode_dialogue(row, encoder, label)
     return encode_judged(row, encoder) if pairs.is_judged(encoder) else encode_pair(row, encoder)
@@ -92,7 +94,12 @@ PREFERENCE = TaskSpec(
     optional=CONTEXT,
     targets=(CHOSEN, REJECTED, "answer", "label"),
     roles=(*PAIR_ROLES, JUDGEMENT),
-    reads=Reads(by_name=True, divide=divide_preference, exact_targets=False),
+    reads=Reads(
+        by_name=True,
+        mixes=("prompt", "messages", CHOSEN, REJECTED),
+        divide=divide_preference,
+        exact_targets=False,
+    ),
     text=TextUse(adapt_tokenizer=continue_text),
     fields=pairs.pair_fields,
     fit=fit_pairs,
