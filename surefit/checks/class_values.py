@@ -20,7 +20,7 @@ from surefit.data.table import Table
 from surefit.data.written_values import MISSING_MARKERS, read_number
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.targets.label_separator import likely_separator
+from surefit.targets.classes import likely_separator
 
 ALIKE_CLASSES = rule(
     "SF234",

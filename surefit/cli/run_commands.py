@@ -125,7 +125,7 @@ def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -
     import numpy as np
 
     from surefit.core import files
-    from surefit.targets.mask_files import mask_as_png
+    from surefit.targets.masks import mask_as_png
 
     if not isinstance(value, np.ndarray):
         return value

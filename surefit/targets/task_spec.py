@@ -18,10 +18,10 @@ from surefit.data.row_parts import Divide
 from surefit.data.several_columns import base_role
 from surefit.data.table import Table
 from surefit.findings import Finding
-from surefit.inputs.casting import count_labelled
 from surefit.inputs.encoded_row import EncodeRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
+from surefit.inputs.row_encoder import count_labelled
 from surefit.inputs.row_input import Planned, RowInput
 from surefit.inputs.store import Store
 from surefit.inputs.tokenizer import Reload
@@ -192,7 +192,7 @@ class Figures:
     of simple predictors, by name and metric (see `targets/baselines.py`)."""
     judge: JudgeRows | None = None
     """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
-    it: trees are judged beside the model (see `targets/tree_baseline.py`)."""
+    it: trees are judged beside the model (see `targets/baselines.py`)."""
 
 
 @dataclass(frozen=True)
