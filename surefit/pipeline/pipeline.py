@@ -98,7 +98,8 @@ class Pipeline:
         """Return rows of an accepted table as columns on disk."""
         encoder = replace(self, encoder=accepted.encoder).row_encoder
         store = encode_rows(accepted.table, rows, encoder, copies, progress, stage)
-        return store if self.task.link is None else self.task.link(store, accepted.encoder)
+        link = self.task.reads.link
+        return store if link is None else link(store, accepted.encoder)
 
     def batch(
         self,
@@ -164,7 +165,7 @@ class Pipeline:
     @property
     def by_sequence(self) -> Pipeline:
         """The same, with a loss that has no term for two sequences together."""
-        loss = self.loss if self.task.loss_by is None else with_module_loss(self.task.loss)
+        loss = self.loss if self.task.figures.loss_by is None else with_module_loss(self.task.loss)
         return replace(self, loss=loss)
 
     def predicted(self, batch: Batch) -> Any:

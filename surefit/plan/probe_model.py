@@ -226,7 +226,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
-    if pipeline.collate_fn is None and pipeline.task.loss_by is None:
+    if pipeline.collate_fn is None and pipeline.task.figures.loss_by is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     profile = ModelProfile(
         pipeline.module,

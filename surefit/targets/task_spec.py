@@ -136,6 +136,8 @@ class Reads:
     texts or amounts may be right."""
     inferred: Callable[[Planned], list[Finding]] | None = None
     """What is reported, or refused, where nobody names the task."""
+    link: Callable[[Store, Encoder], Store] | None = None
+    """What encoded rows take from other rows."""
     inputs: tuple[RowInput, ...] = ()
     """The inputs that rows may have, looked for in this order; they are planned and augmented."""
 
@@ -169,11 +171,14 @@ class TextUse:
 
 @dataclass(frozen=True)
 class Figures:
-    """How the loss of classes can be changed, and what is measured and compared with what."""
+    """How the loss depends on what was settled, and what is measured and compared with what."""
 
     class_scores: ClassScores | None = None
     """The scores and the class of each target, (N, C) and (N,), where the loss is their
     cross-entropy: only then can it have class weights and label smoothing."""
+    loss_by: Callable[[Encoder], Loss] | None = None
+    """The loss as it was settled, where that is not the task's `loss`: rows are then two sequences
+    each, and `loss` judges sequence by sequence, which is what probes compare."""
     smoothed_loss: Callable[[float], Loss] | None = None
     """The loss with so much label smoothing, where the targets are tokens rather than classes."""
     predicted_values: PredictedValues | None = None
@@ -232,11 +237,6 @@ class TaskSpec:
     prepare: PrepareRow | None = None
     """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
     row as the model gets it. The number of targets stays."""
-    loss_by: Callable[[Encoder], Loss] | None = None
-    """The loss as it was settled, where that is not `loss`: rows are then two sequences each, and
-    `loss` judges sequence by sequence, which is what probes compare."""
-    link: Callable[[Store, Encoder], Store] | None = None
-    """What encoded rows take from other rows."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
@@ -276,8 +276,8 @@ class TaskSpec:
 
     def loss_for(self, encoder: Encoder) -> Loss:
         """Return loss, with the class weights and the label smoothing that the Encoder keeps."""
-        if self.loss_by is not None:
-            return self.loss_by(encoder)
+        if self.figures.loss_by is not None:
+            return self.figures.loss_by(encoder)
         options = encoder.settings.loss
         if options == PLAIN:
             return self.loss

@@ -99,14 +99,13 @@ PREFERENCE = TaskSpec(
         mixes=("prompt", "messages", CHOSEN, REJECTED),
         divide=divide_preference,
         exact_targets=False,
+        link=pairs.link_others,
     ),
     text=TextUse(adapt_tokenizer=continue_text),
     fields=pairs.pair_fields,
     fit=fit_pairs,
     encode=encode_preference,
-    link=pairs.link_others,
     loss=token_loss(next_token),
-    loss_by=pairs.preference_loss,
     metrics=pairs.METRICS,
     count_targets=pairs.count_first,
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token", by_token=True),
@@ -117,7 +116,9 @@ PREFERENCE = TaskSpec(
         tokens.can_generate,
         settings=tokens.generation_settings,
     ),
-    figures=Figures(best="reward_accuracy", baselines=pairs.length_baseline),
+    figures=Figures(
+        loss_by=pairs.preference_loss, best="reward_accuracy", baselines=pairs.length_baseline
+    ),
 )
 
 
@@ -142,12 +143,15 @@ REWARD = TaskSpec(
     fit=fit_pairs,
     encode=encode_reward,
     loss=pairs.reward_loss,
-    loss_by=lambda encoder: pairs.reward_loss,
     metrics=pairs.REWARD_METRICS,
     count_targets=lambda columns: 1,
     decode=_decode,
     head=Head(
         auto_class="AutoModelForSequenceClassification", config=lambda encoder: {"num_labels": 1}
     ),
-    figures=Figures(best="reward_accuracy", baselines=pairs.length_baseline),
+    figures=Figures(
+        loss_by=lambda encoder: pairs.reward_loss,
+        best="reward_accuracy",
+        baselines=pairs.length_baseline,
+    ),
 )

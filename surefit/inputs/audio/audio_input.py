@@ -44,7 +44,7 @@ from surefit.inputs.features.feature_sequences import Spread
 from surefit.inputs.features.series_changes import SeriesChanges
 from surefit.inputs.file_names import holds_files
 from surefit.inputs.model_hints import KIND, AudioInputs
-from surefit.inputs.row_input import Planned, RowInput
+from surefit.inputs.row_input import Planned, ReadBy, RowInput
 
 NO_FORM_ACCEPTED = rule(
     "SF195",
@@ -370,9 +370,8 @@ AUDIO_INPUT = RowInput(
     "audio",
     encode_audio,
     audio_fields,
-    "AutoModelForAudioClassification",
+    ReadBy("AutoModelForAudioClassification", audio_config),
     AudioReader,
-    audio_config,
     takes=partial(holds_files, role="audio"),
     holds_amounts=partial(Profile.holds_amounts, whole=False),
     section="audio",

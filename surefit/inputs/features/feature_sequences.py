@@ -51,7 +51,7 @@ from surefit.inputs.features.feature_layout import (
 from surefit.inputs.features.series_changes import SeriesChanges
 from surefit.inputs.file_names import join_parts
 from surefit.inputs.model_hints import Hints
-from surefit.inputs.row_input import Planned, RowInput
+from surefit.inputs.row_input import Planned, ReadBy, RowInput
 
 
 def plan_features(given: Planned) -> tuple[FittedInput, list[Finding]]:
@@ -399,7 +399,8 @@ FEATURES = RowInput(
     "features",
     encode_steps,
     feature_fields,
-    reader=Reader,
+    ReadBy(is_sequence=lambda encoder: not are_vectors(encoder)),
+    Reader,
     holds_amounts=Profile.holds_amounts,
     section="features",
     read_by=read_by_name,
@@ -410,5 +411,4 @@ FEATURES = RowInput(
     report_layout=report_layout,
     adapt=adapt_layout,
     amounts=lambda encoder: "features" if are_vectors(encoder) else "inputs_embeds",
-    is_sequence=lambda encoder: not are_vectors(encoder),
 )

@@ -34,7 +34,7 @@ from surefit.inputs.image.image_files import (
 from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
 from surefit.inputs.image.pixel_sample import PixelSample
 from surefit.inputs.model_hints import Hints
-from surefit.inputs.row_input import Planned, RowInput
+from surefit.inputs.row_input import Planned, ReadBy, RowInput
 from surefit.inputs.store import Store
 
 Array = npt.NDArray[Any]
@@ -283,7 +283,7 @@ IMAGE = RowInput(
     "image",
     encode_image,
     lambda encoder: {"pixel_values": PIXELS},
-    "AutoModelForImageClassification",
+    ReadBy("AutoModelForImageClassification"),
     ImageReader,
     takes=partial(holds_files, role="image"),
     holds_amounts=partial(Profile.holds_amounts, whole=False),
