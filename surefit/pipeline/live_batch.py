@@ -22,7 +22,7 @@ from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
 from surefit.data.table import Table
 from surefit.errors import RunFailedError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encoded_row import (
     EncodedRow,
     RowFaultError,

@@ -23,7 +23,7 @@ from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import EncodedRow
 from surefit.inputs.encoder import Encoder

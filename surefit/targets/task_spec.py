@@ -27,10 +27,11 @@ from surefit.inputs.store import Store
 from surefit.inputs.tokenizer import Reload
 from surefit.targets.class_loss import ClassScores, class_loss
 from surefit.targets.generation import Generate
-from surefit.targets.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
     import torch
+
+    from surefit.targets.metrics.own_metric import OwnMetric
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]

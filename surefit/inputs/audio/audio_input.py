@@ -30,6 +30,7 @@ from surefit.inputs.audio.audio_format import (
     num_frames,
     require_audio,
 )
+from surefit.inputs.augment.array_augment import SeriesChanges
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -41,7 +42,6 @@ from surefit.inputs.encoded_row import (
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput
 from surefit.inputs.features.feature_sequences import Spread
-from surefit.inputs.features.series_changes import SeriesChanges
 from surefit.inputs.file_names import holds_files
 from surefit.inputs.model_hints import KIND, AudioInputs
 from surefit.inputs.row_input import Planned, ReadBy, RowInput

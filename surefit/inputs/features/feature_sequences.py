@@ -32,6 +32,7 @@ from surefit.data.row_arrays import (
 from surefit.data.table import Table
 from surefit.errors import FindingError
 from surefit.findings import Finding, note
+from surefit.inputs.augment.array_augment import SeriesChanges
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoding,
@@ -48,7 +49,6 @@ from surefit.inputs.features.feature_layout import (
     planned_axes,
     report_layout,
 )
-from surefit.inputs.features.series_changes import SeriesChanges
 from surefit.inputs.file_names import join_parts
 from surefit.inputs.model_hints import Hints
 from surefit.inputs.row_input import Planned, ReadBy, RowInput

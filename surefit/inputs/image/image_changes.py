@@ -16,7 +16,7 @@ import numpy.typing as npt
 from surefit.batches.field import Field
 from surefit.data.column_types import CHANNELS
 from surefit.errors import UsageError
-from surefit.inputs.augment.mixed_rows import box_slices, draw_box
+from surefit.inputs.augment.array_augment import box_slices, draw_box
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.image.image_files import LUMA
 
