@@ -7,15 +7,13 @@ such as one instruction for all rows; then only rows that are equal as a whole s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from surefit.data.cache_entry import open_entry
 from surefit.data.row_arrays import (
     blocks,
     count_distinct,
@@ -33,7 +31,6 @@ Hashes = npt.NDArray[np.uint64]
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank."""
 HASH_VERSION = 4
-FILE = "hashes.npy"
 
 
 @dataclass(frozen=True)
@@ -55,25 +52,6 @@ def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
     if size is None or size >= num_rows:
         return number_rows(num_rows)
     return np.sort(np.random.default_rng([seed, 0x5CA]).choice(num_rows, size, replace=False))
-
-
-def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
-    """Arrays of hashes in the cache, as one with an axis more; if it is not there, `make` them."""
-
-    def fill(folder: Path) -> None:
-        arrays = make()
-        about = {"descr": "<u8", "fortran_order": False, "shape": (len(arrays), len(arrays[0]))}
-        with (folder / FILE).open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, about)
-            for array in arrays:  # one after the other, without a copy
-                file.write(array.astype("<u8", copy=False).data)
-
-    return open_entry(
-        "hashes",
-        key,
-        fill,
-        lambda folder: np.asarray(np.load(folder / FILE, allow_pickle=False, mmap_mode="r")),
-    )
 
 
 _MARKS = ".,;:!?…\"'“”‘’«»()"
