@@ -7,7 +7,7 @@ such as one instruction for all rows; then only rows that are equal as a whole s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -192,25 +192,30 @@ def _hold_by_class(
     rooms = class_rooms(count_classes(classes), wanted)
     if len(order) == len(hashes):  # no two rows stay together
         return _hold_rows_by_class(hashes, groups, order, classes, rooms, held)
+    left, taken = rooms.tolist(), 0
+    for group, counts in _class_counts(hashes, groups, order, classes) if any(left) else ():
+        if all(left[name] >= count for name, count in counts.items()):
+            held[group] = True
+            taken += sum(counts.values())
+            for name, count in counts.items():
+                left[name] -= count
+            if not any(left):
+                break
+    return taken
+
+
+def _class_counts(
+    hashes: Hashes, groups: Groups, order: Rows, classes: Rows
+) -> Iterator[tuple[int, Counter[int]]]:
+    """Yield each group, in order, and how many of its rows each class has."""
     by_group = new_array(len(hashes), np.int64)
     by_group[:] = np.argsort(hashes, kind="stable")
     class_of, ends = take(classes, by_group), new_array(len(groups), np.int64)
     np.cumsum(groups.sizes, out=ends)
-    left, taken = rooms.tolist(), 0
-    closed = left.count(0)
     for part in blocks(len(order)):
         for group in order[part].tolist():
-            if closed == len(left):
-                return taken
-            members = class_of[ends[group] - groups.sizes[group] : ends[group]].tolist()
-            counts = Counter(members) if len(members) > 1 else {members[0]: 1}
-            if all(left[name] >= count for name, count in counts.items()):
-                held[group] = True
-                taken += len(members)
-                for name, count in counts.items():
-                    left[name] -= count
-                    closed += left[name] == 0
-    return taken
+            members = class_of[ends[group] - groups.sizes[group] : ends[group]]
+            yield group, Counter(members.tolist())
 
 
 def _hold_alike(
@@ -228,11 +233,7 @@ def _hold_alike(
     sizes = count_classes(classes)
     left = (sizes * (wanted / max(1, len(classes)))).tolist()
     held = np.zeros(len(groups), bool)
-    by_group = new_array(len(hashes), np.int64)
-    by_group[:] = np.argsort(hashes, kind="stable")
-    class_of, ends = take(classes, by_group), np.cumsum(groups.sizes)
-    for group in order.tolist():
-        own = Counter(class_of[ends[group] - groups.sizes[group] : ends[group]].tolist())
+    for group, own in _class_counts(hashes, groups, order, classes):
         if sum(count * (count - 2 * left[name]) for name, count in own.items()) < 0:
             held[group] = True
             for name, count in own.items():

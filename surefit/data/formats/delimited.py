@@ -201,10 +201,17 @@ def _name_columns(rows: Rows) -> tuple[str, ...]:
     width = len(rows[0])
     names = [f"column_{place}" for place in range(width)]
     columns = list(zip(*(row for row in rows if len(row) == width), strict=True))
-    wordy = {p: mean(len(c) for c in cells) for p, cells in enumerate(columns) if _is_wordy(cells)}
+    words_in = [mean(len(cell.split()) for cell in cells) for cells in columns]
+    wordy = {p: mean(map(len, cells)) for p, cells in enumerate(columns) if words_in[p] > 2}
     if wordy:
         names[max(wordy, key=lambda place: wordy[place])] = "text"
-    few = [place for place, cells in enumerate(columns) if place not in wordy and _is_few(cells)]
+    few = [
+        place
+        for place, cells in enumerate(columns)
+        if place not in wordy
+        and len(set(cells)) <= max(2, 0.2 * len(cells))
+        and max(map(len, cells)) <= 40
+    ]
     words = [place for place in few if not all(map(_is_number, columns[place]))]
     if wordy and few:
         names[few[0]] = "label"
@@ -216,14 +223,6 @@ def _name_columns(rows: Rows) -> tuple[str, ...]:
 def _is_number(cell: str) -> bool:
     """Return whether a cell may be in a column of numbers: a number, or a missing one."""
     return NUMBER.fullmatch(cell.strip()) is not None or is_missing(cell, MISSING_MARKERS | {""})
-
-
-def _is_wordy(cells: Sequence[str]) -> bool:
-    return mean(len(cell.split()) for cell in cells) > 2
-
-
-def _is_few(cells: Sequence[str]) -> bool:
-    return len(set(cells)) <= max(2, 0.2 * len(cells)) and max(map(len, cells)) <= 40
 
 
 def read_csv(path: Path, reading: Reading) -> Records:
