@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.row_arrays import blocks, new_array
-from surefit.data.split import Rows, count_classes
+from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.data.written_values import MISSING_MARKERS, read_number
 from surefit.findings import NOTE, Finding, note, rule
@@ -301,20 +301,7 @@ def _where(table: Table, column: str, name: Any) -> dict[str, str | int]:
     return table.where(rows[0]) if rows else {}
 
 
-CLASSES_SHIFTED = rule(
-    "SF185",
-    "warning",
-    "classes missing or with other shares in validation",
-    why="Figures on such validation rows do not describe data like the training rows, and chance "
-    "does not explain the difference. Nothing measures how well a missing class is learned.",
-    fix="Draw both sets from the same data (leave --eval-data out), or add the missing rows.",
-    accept="The sets stay as they are.",
-)
-
 MAX_CLASSES = 100
-_UNLIKELY = 1e-3
-_NOTABLE_SHIFT = 0.2
-_FEWEST_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -323,11 +310,6 @@ class Classes:
 
     numbers: Rows
     names: list[Any]
-
-    def counts(self, names: Sequence[Any]) -> Rows:
-        """Return how many rows each of the given classes has."""
-        own = dict(zip(self.names, count_classes(self.numbers, len(self.names)), strict=True))
-        return np.array([int(own.get(name, 0)) for name in names])
 
 
 def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
@@ -353,35 +335,3 @@ def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
     for part in blocks(len(rows)):
         numbers[part] = ranks[numbers[part]]
     return Classes(numbers, [names[name] for name in order])
-
-
-def compare_classes(train: Classes, validation: Classes, file: str) -> list[Finding]:
-    """A warning where a class lacks validation rows, or the shares differ by more than chance."""
-    counts, shown = train.counts(train.names), validation.counts(train.names)
-    if shown.sum() == 0 or counts.sum() == 0:
-        return []
-    shares, theirs = counts / counts.sum(), shown / shown.sum()
-    missing = (shown == 0) & ((1 - shares) ** int(shown.sum()) < _UNLIKELY)
-    if missing.any():
-        names = ", ".join(
-            f"{train.names[at]!r} ({counts[at]} training rows)"
-            for at in np.flatnonzero(missing)[:3]
-        )
-        more = f" and {int(missing.sum()) - 3} more" if missing.sum() > 3 else ""
-        message = f"None of the {int(shown.sum())} validation rows has the class {names}{more}."
-        return [CLASSES_SHIFTED.finding(message, file=file)]
-    shift = float(np.abs(shares - theirs).sum() / 2)
-    expected = shares * shown.sum()
-    square = float(((shown - expected) ** 2 / np.maximum(expected, 1)).sum())
-    freedom = max(1, len(shares) - 1)
-    by_chance = square < freedom + 4 * np.sqrt(2 * freedom) + 8
-    if shift < _NOTABLE_SHIFT or by_chance or min(counts.sum(), shown.sum()) < _FEWEST_ROWS:
-        return []
-    most = np.argsort(-np.abs(shares - theirs), kind="stable")[:3]
-    parts = ", ".join(
-        f"{train.names[at]!r} has {shares[at]:.0%} of the training rows and {theirs[at]:.0%} of "
-        "the validation rows"
-        for at in most.tolist()
-    )
-    message = f"The shares of the classes differ: {parts}."
-    return [CLASSES_SHIFTED.finding(message, file=file)]
