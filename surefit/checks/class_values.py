@@ -25,10 +25,11 @@ from surefit.targets.label_separator import likely_separator
 ALIKE_CLASSES = rule(
     "SF234",
     "warning",
-    "class names that differ by case or spaces only",
-    why="They are trained as different classes, and their rows contradict each other.",
-    fix="Write the class in one way in all rows.",
-    accept="The names stay classes of their own.",
+    "names that differ by case or spaces only",
+    why="They are different classes or categories to the model, and their rows contradict each "
+    "other.",
+    fix="Write the name in one way in all rows.",
+    accept="The names stay classes or categories of their own.",
 )
 
 MARKER_AS_LABEL = rule(
@@ -172,6 +173,13 @@ def _alike(counts: Mapping[Any, int]) -> list[list[Any]]:
     ]
 
 
+def check_spelling(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
+    """Yield categories of a column that is read, alike but for case and spaces."""
+    if any(part.column == column and part.order is None for part in encoder.input.columns or ()):
+        written = table.profile(column).counts or {}
+        yield from _report_alike(_alike(written), written, table, column)
+
+
 def _are_frequent(counts: Sequence[int]) -> bool:
     """Return whether so many rows have each of the names that none of them is a slip."""
     return min(counts) >= FREQUENT_ROWS and min(counts) >= FREQUENT_SHARE * max(counts)
@@ -188,9 +196,9 @@ def _report_alike(
     )
     rarest = min(groups[0], key=counts.__getitem__)
     message = (
-        f"column {column!r}: {_number(len(groups), 'class has', 'classes have')} several names, "
+        f"column {column!r}: {_number(len(groups), 'name is', 'names are')} written in several "
     )
-    message += f"alike but for case and spaces: {shown}{_rows(table, column, rarest)}."
+    message += f"ways, alike but for case and spaces: {shown}{_rows(table, column, rarest)}."
     yield ALIKE_CLASSES.finding(message, _where(table, column, rarest), column=column)
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.checks.class_values import check_spelling
 from surefit.checks.date_columns import check_number_dates, check_text_dates
 from surefit.checks.markers import check_markers
 from surefit.checks.shapes import check_column
 from surefit.checks.shift import TableSides, check_columns
 from surefit.config import set_option
-from surefit.data.column_types import is_number
+from surefit.data.column_types import is_number, is_text
 from surefit.data.several_columns import target_columns
 from surefit.data.table import Table
 from surefit.data.written_values import is_missing
@@ -62,9 +63,15 @@ def check_numbers(table: Table, column: str, encoder: Encoder) -> Iterator[Findi
             yield from check_column(part, name, is_input)
 
 
+def _is_category(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    is_written = is_text(table.column_type(column))
+    return _is_of_table(table, column, task, encoder) and is_written
+
+
 COLUMN_RULES: tuple[tuple[Applies, Check], ...] = (
     (_is_number_read, lambda table, column, _: check_number_dates(table, column)),
     (_is_of_table, check_text_dates),
+    (_is_category, check_spelling),
     (_is_shaped, check_numbers),
     (_is_read, check_markers),
 )

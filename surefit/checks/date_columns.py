@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.checks.shapes import ODD_SHAPE, find_shape
 from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.profile import Profile
@@ -190,8 +191,11 @@ def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Fi
     """Yield a text column that holds dates, and how they are read."""
     orders = {part.column: part.order or "" for part in encoder.input.columns or ()}
     order = orders.get(column)
-    known = order is not None and order != "mdy" and " or " not in order
-    if known or not is_text(table.column_type(column)):
+    if not is_text(table.column_type(column)):
+        return
+    if order:
+        yield from _check_far(table, column, order)
+    if order is not None and order != "mdy" and " or " not in order:
         return
     dates = _read(table.profile(column))
     problem = None if dates is None else _find_problem(column, order, dates)
@@ -199,6 +203,28 @@ def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Fi
         (row, _), message, fix = problem
         message = f"column {column!r} {message}"
         yield UNCLEAR_DATES.finding(message, table.where(row), fix=fix, column=column)
+
+
+def _check_far(table: Table, column: str, order: str) -> Iterator[Finding]:
+    """Yield one date that repeats far from all others, on a sample: it may stand for none."""
+    read = [
+        (row, text, date.toordinal())
+        for rows, part in table.profile(column).spread()
+        for row, text in zip(rows.tolist(), part.to_pylist(), strict=True)
+        if text and (date := read_date(text.strip(), order)) is not None
+    ]
+    numbers = np.array([number for *_, number in read], np.float64)
+    shape = find_shape(numbers)
+    hits = np.flatnonzero(shape.hits) if shape is not None else []
+    if len(hits) and len({*numbers[hits].tolist()}) == 1:
+        row, text, _ = read[int(hits[0])]
+        yield ODD_SHAPE.finding(
+            f"column {column!r}: {len(hits):,} of {len(read):,} dates looked at are {text!r}, far "
+            f"from all others: row {table.where(row)['row']}, for example.",
+            table.where(row),
+            fix=f"Leave the cells blank where {text!r} means that the date is missing.",
+            column=column,
+        )
 
 
 def _read(profile: Profile) -> _Dates | None:

@@ -211,6 +211,7 @@ def text_forms(texts: Sequence[str]) -> tuple[dict[str, Array], dict[str, list[s
         return numbers, {}  # the word is what the text is about
     names = {
         "first word": [each[0] for each in words],
+        "first two words": [" ".join(each[:2]) for each in words],
         "last word": [each[-1] for each in words],
         "last character": [text.rstrip()[-1:] for text in texts],
     }

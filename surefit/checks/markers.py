@@ -80,6 +80,20 @@ MARKERS = (
         LEAVE_OUT,
     ),
     Marker(
+        "turns of a dialogue",
+        r"(?m)^(?:Human|User|Assistant|USER|ASSISTANT|HUMAN) ?:",
+        "Leave the further turns out, or give dialogues as messages.",
+        USUAL,
+        least=NOT_RARE,
+    ),
+    Marker(
+        "names of a field",
+        r"^(?:Output|Response|Completion|Target|Label|Answer) ?:",
+        LEAVE_OUT,
+        USUAL,
+        least=0.05,
+    ),
+    Marker(
         "placeholders",
         r"\{\{ ?[A-Za-z_.]+ ?\}\}|\$\{[A-Za-z_.]+\}|<(?:INSERT|YOUR)[ _][^>]{1,40}>|"
         r"\[(?:INSERT|YOUR|Insert|Your) [^\]]{1,40}\]|(?i:lorem ipsum)",

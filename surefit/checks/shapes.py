@@ -56,7 +56,9 @@ SCALES = 8.0
 SCALE_SHARE = 0.015
 """... each of which has this share of the rows ..."""
 ALIKE = 0.3
-"""... and a spread, in logarithms, which is at least this share of the other's."""
+"""... and a spread, in logarithms, which is at least this share of the other's ..."""
+OFFSET = 0.6
+"""... or in units, as years of two and of four digits have."""
 GROUP_GAP = 0.6
 """A gap that parts a few rows from all others, as a share of the others' range."""
 SHOWN = 3
@@ -166,7 +168,7 @@ def _is_natural(value: float) -> bool:
 
 
 def _scales(values: Array, different: Array, counts: Array) -> Shape | None:
-    """Two groups of sizes with a gap between them, alike but for a factor."""
+    """Two groups of sizes with a gap between them, alike but for a factor or an offset."""
     sizes = np.abs(values)
     kept = np.isfinite(values) & (values != 0)
     ordered = np.sort(sizes[kept])
@@ -181,8 +183,9 @@ def _scales(values: Array, different: Array, counts: Array) -> Shape | None:
     second = np.partition(ratios, -2)[-2]
     if len(np.unique(small)) < 3 or len(np.unique(large)) < 3 or ratios[at] < 2 * second:
         return None
-    spreads = [np.ptp(np.log(np.percentile(part, (10, 90)))) for part in (small, large)]
-    if min(spreads) < ALIKE * max(spreads):
+    ends = [np.percentile(part, (10, 90)) for part in (small, large)]
+    factors, widths = [np.ptp(np.log(each)) for each in ends], [np.ptp(each) for each in ends]
+    if min(factors) < ALIKE * max(factors) and min(widths) < OFFSET * max(widths):
         return None
     is_odd = kept & (sizes <= small[-1] if len(small) <= len(large) else sizes >= large[0])
     what = (

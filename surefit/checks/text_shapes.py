@@ -36,6 +36,7 @@ def check_text_shape(table: Table, rows: Array, column: str) -> Iterator[Finding
     if len(texts) < FEWEST_ROWS or column in table.files:
         return
     words = [text.split() for text in texts]
+    usual = np.median([len(each) for each in words])
     tests = (
         (_cut(texts, words), "end at one length, most of them within a word"),
         (
@@ -49,6 +50,22 @@ def check_text_shape(table: Table, rows: Array, column: str) -> Iterator[Finding
                 if len(each) >= REPEATED and len({*each}) <= VARIETY * len(each)
             ],
             "repeat a few words over and over",
+        ),
+        (
+            [
+                n
+                for n, each in enumerate(words)
+                if len(each) >= REPEATED and each[: len(each) // 2] == each[len(each) // 2 :]
+            ],
+            "hold the same text twice",
+        ),
+        (
+            [
+                n
+                for n, each in enumerate(words)
+                if len(each) == 1 and each[0].isdigit() and usual >= REPEATED
+            ],
+            "are a number alone",
         ),
     )
     for hits, what in tests:
