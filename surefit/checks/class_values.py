@@ -327,19 +327,10 @@ def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
         return None
     if pc.count_distinct(table.arrow[column], mode="all").as_py() > MAX_CLASSES:
         return None
-    names: dict[str, Any] = {}
+    encoded = table.arrow[column].dictionary_encode("encode").combine_chunks()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=lambda at: repr(names[at]))
     numbers = new_array(len(rows), np.int16)
     for part in blocks(len(rows)):
-        values = table.arrow[column].take(pa.array(rows[part])).combine_chunks()
-        encoded = values.dictionary_encode("encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        here = {repr(name): name for name in encoded.dictionary.to_pylist()}
-        names |= {name: here[name] for name in here if name not in names}
-        places = np.array([[*names].index(name) for name in here], np.int16)
-        numbers[part] = places[np.asarray(encoded.indices)]
-    order = sorted(names)
-    ranks = np.array([order.index(name) for name in names], np.int16)
-    for part in blocks(len(rows)):
-        numbers[part] = ranks[numbers[part]]
-    return Classes(numbers, [names[name] for name in order])
+        numbers[part] = np.argsort(order)[np.asarray(encoded.indices.take(pa.array(rows[part])))]
+    return Classes(numbers, [names[at] for at in order])

@@ -38,6 +38,7 @@ SAME_INPUTS = rule(
 PAIRED = (("source", "target"), ("prompt", "answer"), ("prompt", "chosen"), ("text", "text_pair"))
 """Roles of texts that belong together."""
 TEXTS = ("text", "source", "target", "prompt", "answer", "chosen", "rejected")
+INPUTS = ("text", "source", "prompt")
 CONTENT, TINY = ("spread", "contrast", "loudness"), 1e-7
 """Facts that are 0 in rows without content."""
 READ = ("features", "image", "audio")
@@ -84,7 +85,8 @@ def check_row_contents(
             yield from check_pairs(table, rows, roles[one], roles[two], one == "source")
     for role in TEXTS:
         if role in roles:
-            yield from check_text_shape(table, rows, roles[role])
+            label = roles.get("label")
+            yield from check_text_shape(table, rows, roles[role], role in INPUTS, label)
     if "tokens" in roles and "tags" in roles:
         yield from check_tags(table, rows, roles["tokens"], roles["tags"])
     sample, other = take_sample(store, table, encoder), take_sample(validation, shown, encoder)

@@ -20,7 +20,7 @@ from surefit.checks.class_values import SENTINELS
 from surefit.config import set_option
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
-from surefit.findings import Finding, Place, rule
+from surefit.findings import Finding, Place, Rule, rule
 from surefit.inputs.store import Store
 
 ODD_SHAPE = rule(
@@ -235,16 +235,26 @@ def find_group(values: Array) -> Shape | None:
     return Shape(hits, what, "Look at these rows: they were made in another way than the others.")
 
 
-def name_rows(
-    rows: Array, where: Callable[[int], Place], quotes: Sequence[Any]
-) -> tuple[str, Place]:
-    """Return the first rows with what they have, as a message shows them, and the first place."""
+def report(
+    broken: Rule,
+    what: str,
+    rows: Array,
+    where: Callable[[int], Place],
+    quotes: Sequence[Any],
+    fix: str,
+    column: str | None,
+) -> Finding:
+    """Return the finding about some rows, with the first of them and what each has.
+
+    In `what`, # stands for their number.
+    """
     places = [where(int(row)) for row in rows[:SHOWN]]
     shown = (
-        f"row {place.get('row', row)} ({quote if isinstance(quote, str) else f'{quote:g}'})"
+        f"row {place.get('row', row)} ({repr(quote) if isinstance(quote, str) else f'{quote:g}'})"
         for row, place, quote in zip(rows[:SHOWN], places, quotes, strict=False)
     )
-    return ", ".join(shown), places[0]
+    message = f"{what.replace('#', f'{len(rows):,}', 1)}: {', '.join(shown)}."
+    return broken.finding(message, places[0], fix=fix, column=column)
 
 
 def check_shape(
@@ -259,10 +269,9 @@ def check_shape(
     shape = find(np.asarray(values, np.float64))
     if shape is None:
         return
-    hit = rows[shape.hits]
-    shown, place = name_rows(hit, where, values[shape.hits][:SHOWN].tolist())
-    message = f"{name}: {len(hit):,} of {len(rows):,} values looked at {shape.what}: {shown}."
-    yield ODD_SHAPE.finding(message, place, fix=shape.fix, column=column)
+    what = f"{name}: # of {len(rows):,} values looked at {shape.what}"
+    quotes = values[shape.hits][:SHOWN].tolist()
+    yield report(ODD_SHAPE, what, rows[shape.hits], where, quotes, shape.fix, column)
 
 
 GAP = 2.0**13
@@ -335,17 +344,15 @@ def check_column(table: Table, column: str, whole: bool) -> Iterator[Finding]:
         return
     absurd = np.abs(np.nan_to_num(every)) >= bound
     hit, first = np.unique(places[absurd], return_index=True)
-    shown, place = name_rows(hit, table.where, every[absurd][first][:SHOWN].tolist())
     rest = every[~absurd & np.isfinite(every)]
-    yield ODD_SHAPE.finding(
-        f"column {column!r}: values of another order of magnitude in {len(hit):,} of "
-        f"{len(numbers):,} rows looked at: {shown}; all others are between "
-        f"{rest.min(initial=0):g} and {rest.max(initial=0):g}.",
-        place,
-        fix="Correct or blank these values, or leave the column out: "
-        f"{set_option('ignore', column)}.",
-        column=column,
+    what = (
+        f"column {column!r}: # of {len(numbers):,} rows looked at have values of another order of "
+        f"magnitude than all others ({rest.min(initial=0):g} to {rest.max(initial=0):g})"
     )
+    fix = "Correct or blank these values, or leave the column out: "
+    fix += f"{set_option('ignore', column)}."
+    quotes = every[absurd][first][:SHOWN].tolist()
+    yield report(ODD_SHAPE, what, hit, table.where, quotes, fix, column)
 
 
 def check_amounts(
@@ -389,14 +396,12 @@ def check_amounts(
     rows = np.searchsorted(offsets, [step * width for step, *_ in found], side="right") - 1
     rows, first = np.unique(store.source_row[rows], return_index=True)
     quotes = [f"{found[n][2]:g} in feature {found[n][1]}" for n in first[:SHOWN]]
-    shown, place = name_rows(rows, table.where, quotes)
-    yield ODD_SHAPE.finding(
-        f"column {column!r}: values of another order of magnitude in {len(bounds)} of {width} "
-        f"features, in {len(rows):,} of {len(store):,} {side} rows: {shown}.",
-        place,
-        fix="Correct these values, scale the feature (a logarithm, for example), or leave it out.",
-        column=column,
+    what = (
+        f"column {column!r}: # of {len(store):,} {side} rows have values of another order of "
+        f"magnitude, in {len(bounds)} of {width} features"
     )
+    fix = "Correct these values, scale the feature (a logarithm, for example), or leave it out."
+    yield report(ODD_SHAPE, what, rows, table.where, quotes, fix, column)
 
 
 def _absurd_features(sample: Array, tops: Array) -> list[int]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.checks.shapes import SHOWN, report
 from surefit.data.column_types import is_text
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
@@ -46,7 +47,6 @@ SURE_SIDE = 2.0
 FAR_LENGTH, STEADY, FEW_FAR = 4.0, 0.35, 0.03
 """Deviations from the median of the logarithm of a ratio of lengths, its usual deviation at most,
 and the share of rows from which they are reported."""
-SHOWN = 3
 PARTS = (1.0, 0.5, 0.3, 0.1)
 """Shares of the file, from its end, in which shifted rows are looked for."""
 
@@ -71,16 +71,11 @@ class Pairs:
 
     def found(self, what: str, hits: Sequence[int], fix: str) -> Finding:
         """Return a finding about some of the pairs."""
-        places = [self.table.where(int(self.rows[n])) for n in hits[:SHOWN]]
-        shown = ", ".join(
-            f"row {place['row']} ({self.seconds[n][:40]!r})"
-            for place, n in zip(places, hits, strict=False)
-        )
-        message = (
-            f"columns {self.columns[0]!r} and {self.columns[1]!r}: {len(hits):,} of "
-            f"{len(self.rows):,} rows looked at {what}: {shown}."
-        )
-        return PARTNERS.finding(message, places[0], fix=fix, column=self.columns[1])
+        named = f"columns {self.columns[0]!r} and {self.columns[1]!r}"
+        what = f"{named}: # of {len(self.rows):,} rows looked at {what}"
+        quotes = [self.seconds[n][:40] for n in hits[:SHOWN]]
+        where = self.table.where
+        return report(PARTNERS, what, self.rows[[*hits]], where, quotes, fix, self.columns[1])
 
 
 def check_pairs(
