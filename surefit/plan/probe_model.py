@@ -27,7 +27,7 @@ from surefit.checks.probes.first_batch import (
     check_first_pass,
 )
 from surefit.checks.probes.model_probes import run_probes
-from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
+from surefit.checks.probes.model_profile import ModelProfile, perturbed_copy, tolerance
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
     NEW_TOKENS,
@@ -270,17 +270,6 @@ def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
         loss = with_module_loss(pipeline.task.loss)
         added, found = compare_losses(profile, pipeline.call, loss)
     return Choices(auxiliary_loss=bool(added)), found
-
-
-def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
-    """Return whether the chosen head and layout leave the auxiliary loss as it is."""
-    rows = probe_rows(plain, train)
-    values = []
-    with preserved_state(plain.module):
-        for pipeline in (plain, chosen):
-            outputs = pipeline.outputs(pipeline.collate(rows, pipeline.layout))
-            values.append(outputs.auxiliary_loss)
-    return differ(values[0], values[1]) <= tolerance(values[0])
 
 
 def choose_row_groups(d: Draft) -> tuple[Choices, list[Finding]]:

@@ -29,7 +29,6 @@ from surefit.plan.probe_targets import probe_targets
 from surefit.plan.rate_test import Rates, check_rate, with_copy
 from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
-from surefit.speed.choose_head import HeadChoice
 from surefit.targets.tree_baseline import TREES, measure_trees
 
 DEFAULT_ROWS = 8
@@ -136,12 +135,7 @@ def choose_layout(d: Draft) -> tuple[Choices, Findings]:
     stores, plain = (d.train, d.validation), apply_choices(d.probed, d.plan.choices)
     longest = max(int(store.lengths.max()) for store in stores if len(store))
     may_join = d.config.padding_free != "off" and d.config.compile != "on"
-    dtype = d.lower_dtype
-    chosen, made = layout.choose_layout(plain, d.train, longest, may_join, dtype)
-    if d.plan.choices.auxiliary_loss and not probe_model.keeps_loss_terms(plain, chosen, d.train):
-        reason = "the model's auxiliary loss differs in padding-free batches"
-        return Choices(HeadChoice("all"), "padded", reason), ()
-    return made, ()
+    return layout.choose_layout(plain, d.train, longest, may_join, d.lower_dtype), ()
 
 
 def end_probes(d: Draft) -> None:

@@ -5,7 +5,7 @@ tokens. Whatever the model does to its logits afterwards still applies ("gathere
 
 Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
 a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
-`speed/choose_head.py` tests which of the two a model allows. Losses of whole answers, as in
+`plan/layout.py` tests which of the two a model allows. Losses of whole answers, as in
 preference tuning, need the log-probability of each token instead of their sum (`by_token`).
 
 Of tied embeddings, autograd would allocate two gradients of the weight's size, one from the head
