@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.batches.branches import cut_branches, is_branched
-from surefit.batches.collate import starts_in_time
+from surefit.batches.branches import cut_row, is_branched
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
-from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field
+from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, starts_in_time
 from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.store import Store
@@ -60,21 +59,19 @@ OTHER_AUXILIARY = "the model's auxiliary loss differs in padding-free batches"
 Rows = Sequence[Mapping[str, Any]]
 
 
-def choose_layout(
-    pipeline: Pipeline,
-    train: Store,
-    longest: int,
-    may_join: bool,
-    dtype: torch.dtype | None = None,
-) -> Choices:
+def choose_layout(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
     """Return the fastest head and layout that compute what the full head does on padded rows.
 
-    `may_join` allows padding-free batches; `dtype` is the lower precision of mixed precision. The
-    fastest head and layout are tried together, and apart only if their results differ.
+    The fastest of both are tried together, and apart only if their results differ.
     """
+    if d.loss_fn is not None:
+        return Choices(rows="padded", rows_reason="loss_fn computes the loss"), ()
+    pipeline = apply_choices(d.probed, d.plan.choices)
     if find_sequence(pipeline.fields) is None or pipeline.collate_fn is not None:
-        return Choices()
-    trial = Trial(pipeline, train, longest)
+        return Choices(), ()
+    longest = max(int(each.lengths.max()) for each in (d.train, d.validation) if len(each))
+    may_join = d.config.padding_free != "off" and d.config.compile != "on"
+    trial = Trial(pipeline, d.train, longest)
     heads: tuple[HeadChoice | None, ...] = trial.padded.heads if trial.predicts else (None,)
 
     def joined(head: HeadChoice | None) -> tuple[tuple[Choices, ...], str | None]:
@@ -99,12 +96,12 @@ def choose_layout(
                     chosen = each
                     break
     if why is None:
-        why, attention = choose_attention(layers, dtype)
+        why, attention = choose_attention(layers, d.lower_dtype)
         chosen = replace(chosen, attention=attention)
     if why is None:
-        return chosen
+        return chosen, ()
     restore_attention(pipeline.module)
-    return Choices(chosen.head, "padded", why)
+    return Choices(chosen.head, "padded", why), ()
 
 
 @dataclass(frozen=True)
@@ -293,10 +290,8 @@ def _few_rows(pipeline: Pipeline, train: Store, tokens: int) -> Rows:
         row = dict(train.row(number))
         if prepare is not None:
             row = dict(prepare(row, 0, int(train.source_row[number]), int(train.copy[number])))
-        if cuts and is_branched(row):
-            row = cut_branches(row, fields, limit)
-        elif cuts:
-            row = {n: v[:limit] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        if cuts:
+            row = cut_row(row, fields, limit)
         if predicts is not None:
             row["labels"] = _label_two_thirds(row, fields["labels"])
         rows.append(row)

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import cut_branches, is_branched
-from surefit.batches.collate import starts_in_time
-from surefit.batches.field import NUM_TARGETS, well_known_fields
+from surefit.batches.branches import cut_row
+from surefit.batches.field import NUM_TARGETS, starts_in_time, well_known_fields
 from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
@@ -404,9 +403,7 @@ def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, 
     limit, fields = _token_limit(pipeline), pipeline.fields
     sizes = itertools.cycle((limit, limit // 2))
     return [
-        cut_branches(row, fields, size)
-        if is_branched(row)
-        else {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        cut_row(row, fields, size, from_end=True)
         for row, size in zip(train.rows(rows), sizes, strict=False)
     ]
 

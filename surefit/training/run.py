@@ -53,8 +53,8 @@ from surefit.training.engine import (
     shard,
     with_shards,
 )
-from surefit.training.failures import bundle_failure
 from surefit.training.guards import (
+    bundle_failure,
     finish_saving,
     keep_good_model,
     report_stops,
@@ -63,7 +63,6 @@ from surefit.training.guards import (
 )
 from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
 from surefit.training.measured_step import measure_step, needs_measuring
-from surefit.training.observers import judge_best_step, write_events
 from surefit.training.own_steps import factors_by_part
 from surefit.training.reference import check_reference, with_reference
 from surefit.training.rehearse import rehearse
@@ -74,6 +73,7 @@ from surefit.training.saving import (
     save_model_of_step,
 )
 from surefit.training.schedule import lr_by_step, make_feed
+from surefit.training.watches import judge_best_step, write_events
 from surefit.training.work import SILENT, Guard, Listeners, Watch, Work, guarded
 
 if TYPE_CHECKING:
