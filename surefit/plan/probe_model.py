@@ -55,7 +55,6 @@ from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
 from surefit.plan.metrics import METRIC_FAILED
 from surefit.speed.numerics import preserved_state
-from surefit.targets.class_loss import loss_divisor
 from surefit.targets.own_loss import OwnLoss, OwnLossError, own_columns
 from surefit.user_code import RunCode
 
@@ -367,10 +366,8 @@ def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[An
     cut = _cut_rows(pipeline, train, rows)
     num_targets = sum(pipeline.task.count_targets(row) for row in cut)
     batch = pipeline.collate(probe_rows(pipeline, train, rows)) | {NUM_TARGETS: num_targets}
-    weighs = pipeline.encoder.settings.loss
-    if weighs.class_weights is None:
-        return batch, num_targets
-    return batch, sum(loss_divisor(weighs, np.asarray(row["labels"])) for row in cut)
+    labels = lambda: np.concatenate([np.ravel(row["labels"]) for row in cut])  # noqa: E731
+    return batch, pipeline.divisor_of(num_targets, labels)
 
 
 def _chosen_rows(train: Store) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +73,7 @@ from surefit.training.saving import (
 )
 from surefit.training.schedule import lr_by_step, make_feed
 from surefit.training.watches import judge_best_step, write_events
-from surefit.training.work import SILENT, Guard, Listeners, Watch, Work, guarded
+from surefit.training.work import SILENT, Guard, Listeners, Show, Watch, Work, guarded
 
 if TYPE_CHECKING:
     from surefit.training.folds import FoldRuns
@@ -92,7 +91,7 @@ GUARDS: tuple[Guard, ...] = (
 
 def train_request(
     request: Request,
-    show: Callable[[str], AbstractContextManager[Listeners]],
+    show: Show,
     resume: str | Path | None,
     named: set[str],
     trusted: Sequence[str],
