@@ -127,6 +127,7 @@ TREES = Stage(
 PROBING = (
     Choice("first batch", probe_model.choose_step_scores, "step_scores", is_called, if_ok=True),
     Stage("first batch", probe_model.probe_first_batch, "first", is_called),
+    Stage("augmentation", augmentation.check_mixed_loss, when=is_called),
     Choice(
         "first batch",
         lambda d: (Choices(output=d.first.picked.as_choice()), ()),
