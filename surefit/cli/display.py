@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
 PLAIN_SECONDS = 10.0
 """Between lines of progress where there is no terminal."""
+SHORT_SECONDS = 2.0
+"""Of a stage that nothing is printed about."""
 NAME_WIDTH = 10
 
 
@@ -61,11 +63,13 @@ def show_plan(plan: Plan, console: Console, quiet: bool = False, verbose: bool =
     verdict, is_good = ("ready to train" if plan.ok else "cannot train"), plan.ok
     if plan.request.encodes_only and plan.is_encoded:
         verdict, is_good = "encoded", True
-    urgent = errors_of(plan.findings) if quiet else _needing_action(plan.findings)
+    if quiet:
+        show_findings(errors_of(plan.findings), console)
+        _show_verdict(verdict, is_good, console)
+        return
+    urgent = _needing_action(plan.findings)
     _show_verdict(verdict, is_good, console)
     show_findings(urgent, console)
-    if quiet:
-        return
     for title, lines in plan_blocks(plan, verbose):
         if lines:
             console.print(as_line(""), as_line(title, style="bold"), sep="\n")
@@ -210,8 +214,11 @@ class Display:
         now, at = time.monotonic(), self._stage
         if at is None or now - self._said < PLAIN_SECONDS:
             return
-        self._said, (stage, done, total) = now, at
+        stage, done, total = at
         spent = now - self._began.get(stage, now)
+        if spent < SHORT_SECONDS:
+            return
+        self._said = now
         far = f"{show_seconds(spent)} so far"
         if done:
             far = f"{done:,} of {total:,}, {show_seconds(spent / done * (total - done))} left"

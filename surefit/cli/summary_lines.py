@@ -291,7 +291,7 @@ def outcome_lines(found: Sequence[Outcome]) -> Iterator[str]:
     """Yield a table of metrics: before training if that was measured, after, the best baseline.
 
     >>> [*outcome_lines([Outcome("loss", 1.5, 0.5, 0.75, "mean")])][-1]
-    'loss            1.5000 → 0.500000    0.7500 (mean)'
+    'loss            1.5000 → 0.5      0.7500 (mean)'
     """
     has_before = any(each.before is not None for each in found)
     has_baseline = any(each.baseline is not None for each in found)

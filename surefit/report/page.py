@@ -39,7 +39,7 @@ class Subject:
     plan: Mapping[str, Any]
     asked: Mapping[str, Any]
     """The config as a dict."""
-    command: Sequence[str]
+    command: Sequence[str] = ()
     """What repeats it."""
     history: Sequence[Mapping[str, Any]] = ()
     examples: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +134,12 @@ def render_subject(about: Subject) -> str:
         ("Generation settings", table(("setting", "value"), _generation(plan))),
     ]
     return as_page(f"surefit: {plan['task']}, {name}", about.state, sections)
+
+
+def as_frame(page: str) -> str:
+    """Return a page as a part of another one, such as a notebook, which it cannot reach."""
+    style = "width: 100%; height: 40rem; border: 1px solid #8888"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
 
 
 def as_page(title: str, state: str, sections: Iterable[Section]) -> str:
@@ -233,9 +239,8 @@ def _asked(about: Subject) -> str:
     """Return the command that repeats it, and the settings that are no defaults."""
     usual = flat(RunConfig().model_dump(mode="json"))
     asked = {k: v for k, v in flat(about.asked).items() if v != usual.get(k)}
-    return f"<pre>{text_of(shlex.join(about.command))}</pre>" + table(
-        ("setting", "value"), ((name, str(value)) for name, value in asked.items())
-    )
+    command = f"<pre>{text_of(shlex.join(about.command))}</pre>" if about.command else ""
+    return command + table(("setting", "value"), ((n, str(value)) for n, value in asked.items()))
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -239,6 +239,26 @@ class Run:
         """Return the trained model."""
         return self.load()[0]
 
+    def predictions(self, data: Any = None) -> Any:
+        """Return predictions beside the columns of their rows: a DataFrame where pandas is
+        installed, else a pyarrow Table. By default for the validation rows."""
+        from surefit.results import predictions
+
+        return predictions(self, data)
+
+    def worst(self, count: int = 20, data: Any = None) -> Any:
+        """Return the validation rows with the highest loss, the highest first, as `predictions`
+        returns rows; or those of `data`."""
+        from surefit.results import worst
+
+        return worst(self, count, data)
+
+    def _repr_html_(self) -> str:
+        """Return the report of the run, as notebooks show it."""
+        from surefit.report.page import as_frame, render
+
+        return as_frame(render(self))
+
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.has_model:
