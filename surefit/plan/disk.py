@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 FILES_BYTES, TENSOR_BYTES, VOCABULARY_BYTES = 45_000, 250, 200
 """Files beside the tensors of a model or checkpoint; a tensor's name and shape; a token's."""
 STEP_BYTES, EVALUATION_BYTES, TOKEN_BYTES = 260, 3_000, 450
-"""A step and an evaluation in events.jsonl and report.html; a token of its generated samples."""
-RECORD_BYTES = 5_800_000
-"""report.html without its curves, config.yaml, plan.json and digests."""
+"""A step and an evaluation in events.jsonl; a token of its generated samples."""
+RECORD_BYTES = 1_800_000
+"""report.html with the rows it shows (examples.json), config.yaml, plan.json and digests."""
 
 DOES_NOT_FIT_ON_DISK = rule(
     "SF860",

@@ -16,7 +16,6 @@ from surefit.checks.encoded_rows import (
     explain_loss,
 )
 from surefit.checks.encoded_tokens import check_causal_labels
-from surefit.checks.input_values import check_stores
 from surefit.checks.row_checks import check_row_contents
 from surefit.core.foreign import library_reads
 from surefit.data.python.streams import Stream
@@ -29,7 +28,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import KnownTokens
+from surefit.inputs.encoder_state import KnownTokens, LabelReading
 from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
@@ -156,13 +155,15 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         seed=config.seed,
         loss_on=config.loss_on,
         template=read_asked(config.template),
-        label_separator=config.label_separator,
-        label_order=config.label_order,
+        labels=LabelReading(
+            config.label_separator,
+            config.label_order,
+            BLANK_LABELS.code in config.accept,
+            config.features.labels,
+        ),
         box_format=config.box_format,
-        blank_is_none=BLANK_LABELS.code in config.accept,
-        step_labels=config.features.labels,
         max_categories=config.table.max_categories,
-        preference=settle_preference(config.preference, task, d.encoder.roles),
+        preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
         tokens=KnownTokens(
             source.decoder_start,
             largest=_largest_id(table, d.encoder.roles),
@@ -325,8 +326,8 @@ def check_encoded(d: Draft) -> Iterator[Finding]:
             yield found
     yield from check_lookups(pipeline, both)
     given = pipeline.task.reads.input_of(pipeline.encoder.roles)
-    yield from check_stores(both, d.train.fields, pipeline.encoder, given)
-    yield from check_row_contents(both, data.train, pipeline.encoder)
+    apart = d.config.split.draws_apart
+    yield from check_row_contents(both, data.train, pipeline.encoder, given, apart)
     yield from check_pairs(d.train, data.table, pipeline.encoder)
     head = pipeline.task.head_for(pipeline.encoder)
     if head is not None and head.predicts == "next_token" and ids_known:

@@ -121,7 +121,7 @@ def save_model_of_step(
     All processes call it and process 0 writes; `alone` means that it is the only one to call it.
     A skeleton is that of a sharded model.
     """
-    from surefit.report.examples import make_predicted_examples
+    from surefit.report.examples import finish_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
@@ -133,9 +133,8 @@ def save_model_of_step(
         return
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, plan.job.pipeline.encoder, plan.model.source, run.model_path, remember)
-    examples = make_predicted_examples(plan.job)
-    if examples:
-        files.write_json(run.path / EXAMPLES, examples)
+    if skeleton is None:  # the shards of a model compute together, and the others have left
+        files.write_json(run.path / EXAMPLES, finish_examples(plan.job))
     write_report(run)
 
 
