@@ -21,7 +21,7 @@ from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job
 from surefit.processes import gather, is_main
 from surefit.run.events import Event, Observer, event_writer, read_events
-from surefit.targets.tree_baseline import judge_by_trees
+from surefit.targets.baselines import judge_by_trees
 from surefit.training.work import Work
 
 if TYPE_CHECKING:
