@@ -84,7 +84,7 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
     module, encoder = job.pipeline.module, job.pipeline.encoder
     saved = _tensors_bytes(saved_tensors(module))
     whole = _tensors_bytes(module.state_dict(keep_vars=True))
-    states = job.optimizer.kind.state_bytes(module, lambda weight: weight.nbytes + TENSOR_BYTES)
+    states = job.optimizer.keeps.state_bytes(module, lambda weight: weight.nbytes + TENSOR_BYTES)
     one = saved + states + FILES_BYTES
     evaluations = -(-job.num_steps // job.eval_every) if job.eval_every else job.epochs
     saves = evaluations + (job.num_steps // config.save_every if config.save_every else 0)
