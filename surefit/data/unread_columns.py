@@ -27,6 +27,7 @@ from surefit.data.column_values import (
     words_of,
 )
 from surefit.data.forms import CHOSEN, NUMBERED, REJECTED
+from surefit.data.official_splits import part_of
 from surefit.data.roles import get_role
 from surefit.data.split_columns import NAMED_FOR_PARTS
 from surefit.data.table import Table
@@ -130,7 +131,6 @@ SUBJECTS = word_set(
 """Words in the name of a column with the text that a question is about."""
 CHOICE_STEMS = word_set("option choice ending answer sol solution alternative candidate hypothesis")
 """What columns with choices are called before their number."""
-PARTS = word_set("train training test testing val valid validation dev eval")
 ANSWER_ROLES = frozenset({"answer", "messages"})
 """Roles of answers as text, which a further column may judge; token ids are none."""
 ASKED = frozenset({"prompt", "messages", "source"})
@@ -334,7 +334,7 @@ def _find_media(table: Table, column: str, roles: Roles) -> Evidence:
 def _find_parts(table: Table, column: str, roles: Roles) -> Evidence:
     """Return the names of training and test sets."""
     counts = table.profile(column).counts or {}
-    if len(counts) < 2 or not {str(value).lower() for value in counts} <= PARTS:
+    if len(counts) < 2 or not all(part_of(str(value)) for value in counts):
         return None
     shown = ", ".join(f"{value!r} in {count} rows" for value, count in counts.items())
     return f"it is {shown}", ""
