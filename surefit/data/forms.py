@@ -55,8 +55,7 @@ PREFERENCE_PAIRS = rule(
     "alone: --set columns.answer=chosen.",
 )
 
-QUESTIONS = ("question", "query", "prompt")
-DIALOGUES = ("conversation", "conversations", "messages", "dialogue", "dialog", "turns")
+DIALOGUES = get_role("messages").names
 TURNS = (("input", "output"), ("question", "answer"), ("user", "assistant"), ("prompt", "response"))
 """Names of what is said by each side in one turn, as Capybara's objects have them."""
 NAMES_ONE = word_set(
@@ -318,7 +317,7 @@ def _find_answer_values(table: Table) -> Iterator[Found]:
 
 def _find_answer_lists(table: Table) -> Iterator[Found]:
     """`answers: […]`, all of them right, where no column names one of them."""
-    asked = any(name in table.columns for name in QUESTIONS)
+    asked = not {*table.columns}.isdisjoint(get_role("prompt").names)
     for name in ("answers", "answer"):
         others = [each for each in table.columns if each != name]
         known = "answer" in others or any(has_words(each, NAMES_ONE) for each in others)

@@ -15,6 +15,7 @@ from surefit.config import set_option
 from surefit.data.column_types import is_list, is_number, is_object, is_text, may_hold_images
 from surefit.data.column_values import (
     DERIVED,
+    adds_text,
     continues,
     describes,
     has_words,
@@ -229,7 +230,7 @@ def _find_scores(table: Table, column: str, roles: Roles) -> Evidence:
 def _adds_text(table: Table, column: str, roles: Roles) -> str | None:
     """What a column of texts says that the columns which are read do not contain, in words."""
     read = [name for name in roles.values() if name in table.columns]
-    if is_metadata(column) or not table.profile(column).is_prose or is_derived(table, column, read):
+    if not adds_text(table, column, read):
         return None
     words = {*words_of(column)}
     if words & DERIVED and any({*words_of(name)} <= words for name in read):
