@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.column_values import has_words
-from surefit.data.split_columns import NAMED_FOR_GROUPS, date_order, read_times
+from surefit.data.split_columns import NAMED_FOR_GROUPS, read_times
 from surefit.data.table import Table
+from surefit.data.written_values import date_order
 from surefit.findings import Finding, Rule, rule
 
 GROUPS_DIVIDED = rule(

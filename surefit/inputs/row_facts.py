@@ -254,7 +254,7 @@ def _picture_facts(value: Any) -> dict[str, float]:
 
 def _sound_facts(value: Any) -> dict[str, float]:
     """Return length, loudness, offset, and the shares of silence and of clipped samples."""
-    from surefit.inputs.audio.audio_files import look_at, read_waveform
+    from surefit.inputs.audio.audio_format import look_at, read_waveform
     from surefit.inputs.encoded_row import RowFaultError
 
     try:

@@ -44,7 +44,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import DropReason
 from surefit.pipeline.accept import check_columns
 from surefit.plan.draft import Draft
-from surefit.targets.label_separator import find_separator
+from surefit.targets.classes import find_separator
 from surefit.targets.task_spec import TaskSpec
 
 ONE_GROUP = rule(
