@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.cell_files import IMAGES, is_empty, names_files, unwrapped
+from surefit.data.cell_files import IMAGES, is_empty, names_files
 from surefit.data.column_types import array_rank, is_text, may_hold_images
 from surefit.data.roles import get_role
 from surefit.data.table import Table
@@ -25,7 +24,7 @@ from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, drop
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses
 from surefit.inputs.file_names import holds_files
-from surefit.inputs.image.image_files import RGB, ChannelAxis, open_upright, source_of
+from surefit.inputs.image.image_files import RGB, ChannelAxis, read_image
 from surefit.inputs.image.image_reading import (
     ImageReader,
     pixel_format,
@@ -65,24 +64,21 @@ LARGEST_CLASS = 65_535
 
 def read_mask(value: Any) -> Mask:
     """Return the class numbers (H, W) of a file, bytes, `{bytes, path}` or an array."""
-    value = unwrapped(value)
-    if isinstance(value, bytes):
-        return _with_column(partial(open_upright, io.BytesIO(value), "the mask"))
-    if isinstance(value, str):
-        return _with_column(lambda read: open_upright(source_of(value), value, read))
-    return _from_array(value)
+    try:
+        return read_image(value, _class_numbers, _from_array, "the mask")
+    except RowFaultError as fault:  # of the column of masks
+        raise RowFaultError(fault.rule, fault.message, "label", fault.fix) from None
 
 
 def image_size(value: Any, place: ChannelAxis = RGB) -> tuple[int, int]:
     """Height and width of an image, as `decode` reads it."""
-    value = unwrapped(value)
-    if isinstance(value, bytes | str):
-        source = io.BytesIO(value) if isinstance(value, bytes) else source_of(value)
-        width, height = open_upright(source, "the image", lambda image: image.size)
-        return height, width
-    shape = np.shape(value)
-    first = len(shape) == 3 and place.is_first(shape)
-    return (shape[1], shape[2]) if first else (shape[0], shape[1])
+
+    def of_array(array: Any) -> tuple[int, int]:
+        shape = np.shape(array)
+        first = len(shape) == 3 and place.is_first(shape)
+        return (shape[1], shape[2]) if first else (shape[0], shape[1])
+
+    return read_image(value, lambda image: (image.height, image.width), of_array, "the image")
 
 
 def check_sizes(mask: Mask, image: Any, place: ChannelAxis = RGB) -> None:
@@ -101,15 +97,6 @@ def mask_as_png(mask: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(mask).save(file, "PNG")
     return file.getvalue()
-
-
-def _with_column(opened: Callable[[Callable[[Image.Image], Mask]], Mask]) -> Mask:
-    """Return the class numbers of a file; its faults name the column of masks."""
-    try:
-        mask = opened(_class_numbers)
-    except RowFaultError as fault:
-        raise RowFaultError(fault.rule, fault.message, "label", fault.fix) from None
-    return mask
 
 
 def _class_numbers(image: Image.Image) -> Mask:
