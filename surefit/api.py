@@ -270,7 +270,7 @@ def generating(run: Run, generate: Mapping[str, Any] | None) -> Run:
 def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     """Return the encoded rows that the run was validated on."""
     from surefit.run.exported_model import ExportedModel
-    from surefit.training.run_data import validation_rows
+    from surefit.training.resume import validation_rows
 
     if isinstance(run, ExportedModel):
         raise UsageError(

@@ -139,11 +139,14 @@ class Pipeline:
         return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
 
     def divisor(self, store: Store, rows: Any) -> float:
-        """Return what divides the loss of these rows: their targets, or their class weights."""
+        """Return what divides the loss of these rows."""
+        counted = int(store.num_targets[rows].sum())
+        return self.divisor_of(counted, lambda: store.joined("labels", rows))
+
+    def divisor_of(self, num_targets: int, labels: Callable[[], Any]) -> float:
+        """Return what divides a loss: its targets, or the weights of the classes in its labels."""
         options = self.encoder.settings.loss
-        if options.class_weights is None:
-            return int(store.num_targets[rows].sum())
-        return loss_divisor(options, store.joined("labels", rows))
+        return num_targets if options.class_weights is None else loss_divisor(options, labels())
 
     @property
     def counts_in_loss(self) -> bool:

@@ -28,7 +28,7 @@ from surefit.findings import Finding, rule
 from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import KnownTokens
+from surefit.inputs.encoder_state import KnownTokens, LabelReading
 from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
@@ -137,11 +137,13 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         seed=config.seed,
         loss_on=config.loss_on,
         template=read_asked(config.template),
-        label_separator=config.label_separator,
-        label_order=config.label_order,
+        labels=LabelReading(
+            config.label_separator,
+            config.label_order,
+            BLANK_LABELS.code in config.accept,
+            config.features.labels,
+        ),
         box_format=config.box_format,
-        blank_is_none=BLANK_LABELS.code in config.accept,
-        step_labels=config.features.labels,
         max_categories=config.table.max_categories,
         preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
         tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),

@@ -153,14 +153,14 @@ class Plan:
             "objects": self.objects.names(),
             "data_key": self.data_key,
             "eval_key": self.job.validation.key if self.job else None,
-            "stores": _stores_dict(self.job) if self.job else None,
+            "stores": {  # cache entries of the encoded rows
+                name: store.folder.name
+                for name, store in (("train", self.job.train), ("validation", self.job.validation))
+            }
+            if self.job
+            else None,
             "version": __version__,
         }
-
-
-def _stores_dict(job: Job) -> dict[str, str]:
-    """Return the cache entries of the encoded rows."""
-    return {"train": job.train.folder.name, "validation": job.validation.folder.name}
 
 
 def batches_dict(batches: Batches) -> dict[str, Any]:

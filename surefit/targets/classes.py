@@ -233,7 +233,7 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLab
     several labels, too (see `find_separator`).
     """
     parts = joint_parts(encoder.roles["label"])
-    labels = _Labels(encoder.settings.label_separator)
+    labels = _Labels(encoder.settings.labels.separator)
     for row in rows:
         if not is_blank(row.get("label")):
             labels.add(row["label"])
@@ -324,7 +324,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """
     value, labels = row["label"], class_labels(encoder)
     if is_blank(value):
-        if labels.separator is None or not encoder.settings.blank_is_none:
+        if labels.separator is None or not encoder.settings.labels.blank_is_none:
             raise drop_row(DropReason.NO_LABEL)
         value = ""
     if labels.separator is not None:

@@ -32,7 +32,7 @@ from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.training.begin_run import begin_run
 from surefit.training.engine import Engine
-from surefit.training.failures import as_disk_failure
+from surefit.training.guards import as_disk_failure
 from surefit.training.measured_step import create_optimizer_state
 from surefit.training.saving import gather_model
 from surefit.training.watches import fingerprint

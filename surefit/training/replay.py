@@ -34,7 +34,7 @@ from surefit.run.run_folder import Run
 from surefit.speed.clipping import make_clipper
 from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine
-from surefit.training.failures import show_rows
+from surefit.training.guards import show_rows
 from surefit.training.loop import Hooks, Pace, find_nonfinite, seed_step, train
 from surefit.training.own_steps import factors_by_part
 from surefit.training.resume import plan_of_run, spread_steps

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,8 +52,8 @@ from surefit.training.engine import (
     shard,
     with_shards,
 )
-from surefit.training.failures import bundle_failure
 from surefit.training.guards import (
+    bundle_failure,
     finish_saving,
     keep_good_model,
     report_stops,
@@ -63,7 +62,6 @@ from surefit.training.guards import (
 )
 from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
 from surefit.training.measured_step import measure_step, needs_measuring
-from surefit.training.observers import judge_best_step, write_events
 from surefit.training.own_steps import factors_by_part
 from surefit.training.reference import check_reference, with_reference
 from surefit.training.rehearse import rehearse
@@ -74,7 +72,8 @@ from surefit.training.saving import (
     save_model_of_step,
 )
 from surefit.training.schedule import lr_by_step, make_feed
-from surefit.training.work import SILENT, Guard, Listeners, Watch, Work, guarded
+from surefit.training.watches import judge_best_step, write_events
+from surefit.training.work import SILENT, Guard, Listeners, Show, Watch, Work, guarded
 
 if TYPE_CHECKING:
     from surefit.training.folds import FoldRuns
@@ -92,7 +91,7 @@ GUARDS: tuple[Guard, ...] = (
 
 def train_request(
     request: Request,
-    show: Callable[[str], AbstractContextManager[Listeners]],
+    show: Show,
     resume: str | Path | None,
     named: set[str],
     trusted: Sequence[str],

@@ -22,7 +22,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Preference, Settings
 from surefit.pipeline.evaluation import as_metric
-from surefit.speed.sparse_head import Chunks, LogitTransform, chunked_log_probs
+from surefit.speed.sparse_head import Chunks, LogitTransform, chunked_loss
 from surefit.speed.varlen_kernels import Attention, Rows, attend_by_row
 from surefit.targets.pairs import METHODS, METRICS, REWARD_METRICS, Answers, preference_loss
 from surefit.tasks.preferences import divide_preference
@@ -210,7 +210,9 @@ def test_chunked_log_probabilities_have_the_gradients_of_the_plain_ones(
     logits = 0.5 * head(hidden)
     logits = logits if cap is None else cap * (logits / cap).tanh()
     plain = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0]
-    found = chunked_log_probs(hidden, head, labels, Chunks(LogitTransform(0.5, cap), 4)).log_probs
+    found = chunked_loss(
+        hidden, head, labels, Chunks(LogitTransform(0.5, cap), 4, by_token=True)
+    ).log_probs
     assert found is not None
     torch.testing.assert_close(found, plain)
     wanted = [hidden, *([] if frozen else head.parameters())]
