@@ -48,6 +48,8 @@ class KnownTokens:
     """What the model pads rows of token ids with."""
     largest: int | None = None
     """The largest id of labelled rows of ids, which an untrained model is made to have."""
+    added: tuple[int, ...] = ()
+    """Tokens that the user adds, whose embeddings are trained."""
 
 
 @dataclass(frozen=True)

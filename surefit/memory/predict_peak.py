@@ -121,7 +121,7 @@ def trace_worst(job: Job) -> Traced:
 def sharing_of(job: Job) -> Sharing:
     """Return how the processes of a job share its model."""
     count = job.batches.num_processes
-    return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.kind)
+    return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.keeps)
 
 
 def worst_batch(job: Job) -> Batch:

@@ -30,6 +30,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, with_module_loss
+from surefit.models.embedding_noise import COLUMN, row_noise
 from surefit.models.lora import lower_frozen
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
@@ -324,6 +325,8 @@ class Job:
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
+    neftune: float | None = None
+    """Strength of the noise on the embeddings of training rows."""
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:
@@ -335,7 +338,11 @@ class Job:
     def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Return training rows as one batch of tensors, augmented as in that epoch."""
         source = self.train if self.augment is None else self.augment.in_epoch(epoch)
-        return self.pipeline.batch(source, rows, epoch, device)
+        batch = self.pipeline.batch(source, rows, epoch, device)
+        if self.neftune is None:
+            return batch
+        noise = row_noise(self.neftune, self.pipeline.seed, epoch, self.train, rows)
+        return {**batch, COLUMN: noise}
 
     @property
     def num_evaluations(self) -> int:

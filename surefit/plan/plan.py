@@ -122,6 +122,13 @@ class Plan:
             "imbalance": waiting,
         }
 
+    def _repr_html_(self) -> str:
+        """Return the plan as a page, as notebooks show it."""
+        from surefit.report.page import Subject, as_frame, render_subject
+
+        asked = self.config.model_dump(mode="json")
+        return as_frame(render_subject(Subject(self.as_dict(), asked)))
+
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as `check --json` prints it and plan.json keeps it; unknown is null."""
         return {

@@ -95,7 +95,7 @@ def choose_rate(d: Draft) -> tuple[bool | None, list[Finding]]:
     if not is_called(d) or d.request.choices is not None or has_errors(d.plan.findings):
         return False, []
     usual = d.source.auto_classes is not None and d.loss_fn is None
-    if usual and d.optimizer == OptimizerSettings(default, d.config.weight_decay):
+    if usual and d.optimizer == OptimizerSettings(default, d.config.weight_decay, ema=d.config.ema):
         return False, []
     known = [b["loss"] for b in d.plan.baselines.values() if "loss" in b]
     rates = Rates(d.optimizer, d.config.clip, default)

@@ -9,7 +9,8 @@ from typing import Any
 from surefit.batches.order import Batches
 from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.errors import UsageError
-from surefit.findings import Finding, has_errors
+from surefit.findings import Finding, has_errors, note
+from surefit.models.embedding_noise import refuse_noise
 from surefit.models.named_modules import MakeNamed
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
 from surefit.pipeline.open_pipeline import Choices, apply_choices
@@ -88,7 +89,15 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
             "Use adamw, sgd or lion, or parallel=ddp.",
         )
     lr = config.lr or d.built.default_lr
-    return OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed), found
+    settings = OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed, config.ema)
+    if config.ema is not None:
+        steps = round(1 / (1 - config.ema))
+        message = (
+            f"Evaluations, model/ and exports have the average of the weights over about the last "
+            f"{steps:,} steps (ema {config.ema:g}); checkpoints have both."
+        )
+        found = [*found, note(message)]
+    return settings, found
 
 
 def has_weights(d: Draft) -> bool:
@@ -119,6 +128,16 @@ def end_probes(d: Draft) -> None:
     del d.first, d.probed, d.profile
 
 
+def arrange_batches(d: Draft) -> tuple[Batches, Findings]:
+    """Return the batches in the chosen layout, and what takes the place of packing."""
+    layout, reason = d.pipeline.layout, d.plan.choices.rows_reason
+    made = f"batches are padded ({reason}), so that rows never see each other"
+    if layout.padding_free:
+        made = "batches are padding-free: rows lie end to end, and do not see each other"
+    found = [note(f"packing: no rows are joined; {made}.")] if d.config.packing else []
+    return replace(d.batches, padding_free=layout.padding_free), found
+
+
 def is_shared(d: Draft) -> bool:
     """Return whether several processes train the model."""
     return has_weights(d) and d.batches.num_processes > 1
@@ -146,7 +165,10 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         config.parallel,
         d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
+        neftune=config.neftune,
     )
+    if config.neftune is not None:
+        refuse_noise(pipeline.module)
     return job, ()
 
 

@@ -192,11 +192,7 @@ STAGES: tuple[Row, ...] = (
     Stage("first batch", settle_step.probe_step, when=has_step),
     Kept("probes", PROBING, "unreached"),
     Stage("probes", probe_model.freeze_unreached, "built", is_called),
-    Stage(
-        "batches",
-        lambda d: (replace(d.batches, padding_free=d.pipeline.layout.padding_free), ()),
-        "batches",
-    ),
+    Stage("batches", settle_job.arrange_batches, "batches"),
     Stage("processes", check_divided, when=is_divided),
     Choice("processes", choose_parallel, "parallel", is_shared, stored=True),
     Stage("predicting memory", settle_job.make_job, "work"),

@@ -25,6 +25,7 @@ from surefit.data.cache_entry import is_sound
 from surefit.errors import UsageError
 from surefit.findings import Finding, accept_findings, note, rule
 from surefit.inputs.store import Store
+from surefit.models.learning_rate import Schedule
 from surefit.pipeline.pipeline import Job
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
@@ -37,7 +38,6 @@ from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, open_run, write_beginning
 from surefit.training.begin_run import check_common_folder, with_absolute_paths
 from surefit.training.run import refuse_errors, run_plan
-from surefit.training.schedule import lr_by_step
 from surefit.training.work import SILENT, Listeners
 from surefit.user_code import RunCode
 from surefit.user_code.named_code import code_names
@@ -280,7 +280,7 @@ def describe_extension(plan: Plan, run: Run, spans: Spans) -> list[Finding]:
         return []
     assert plan.model is not None
     config, saved, peak = plan.config, spans[-1][0], plan.model.lr
-    then, now = (lr_by_step(each, config.warmup, config.schedule) for each in (before, spans))
+    then, now = (Schedule.of(config).by_step(each) for each in (before, spans))
     return [
         note(
             f"The run has {spans[-1][1]} steps instead of {before[-1][1]}. Learning rate "

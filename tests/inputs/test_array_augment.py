@@ -237,7 +237,8 @@ def test_vectors_and_series_train_and_are_shown(tmp_path: Path) -> None:
         output=str(tmp_path / "series"),
     )
     page = run.report_path.read_text("utf-8")
-    assert page.count("<polyline") == 4 * 4 * 3
+    shown = page[page.index("<h2>Augmented training rows</h2>") :].split("</section>")[0]
+    assert shown.count("<polyline") == 4 * 4 * 3
     assert "jitter" in page
     assert run.plan["augment"] == {"changes": changes, "function": None}
     plan = surefit.check(
