@@ -22,13 +22,11 @@ from surefit.data.table import Table
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, drop_row, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses
+from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses, as_fitted
 from surefit.inputs.file_names import holds_files
 from surefit.inputs.image.image_files import RGB, ChannelAxis, read_image
 from surefit.inputs.image.image_reading import (
     ImageReader,
-    pixel_format,
-    read_pixels,
 )
 from surefit.inputs.store import Store
 from surefit.targets.class_loss import loss_of_shares
@@ -203,18 +201,12 @@ class MaskSample:
             yield note(message, column=self.column)
 
 
-def mask_classes(encoder: Encoder) -> MaskClasses:
-    """Return what was fitted on the masks."""
-    assert encoder.target.masks is not None
-    return encoder.target.masks
-
-
 def class_places(mask: Any, encoder: Encoder) -> Any:
     """Class numbers as output numbers, -100 where ignored; None if a class is unknown."""
     names = np.asarray(encoder.classes, np.int32)
     places = np.searchsorted(names, mask).clip(max=len(names) - 1)
     known = names[places] == mask
-    ignored = mask == mask_classes(encoder).ignored
+    ignored = mask == as_fitted(encoder.target.masks).ignored
     if not (known | ignored).all():
         return None
     return np.where(known & ~ignored, places, -100).astype(np.int16)
@@ -298,7 +290,7 @@ def pixel_baselines(
     """Return the most frequent class everywhere."""
     import torch
 
-    known = np.asarray(mask_classes(encoder).pixel_counts, np.float64)
+    known = np.asarray(as_fitted(encoder.target.masks).pixel_counts, np.float64)
     judged = np.zeros(len(known), np.int64)
     for row in range(len(validation)):
         labels = validation.value("labels", row)
@@ -352,7 +344,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Return the pixel values, the size of the image in its file, and the class of each pixel."""
     if is_empty(row["image"]):
         raise drop_row(DropReason.EMPTY)
-    pixels, form = read_pixels(row, encoder), pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
+    pixels = form.pixel_values(row["image"])
     if "label" not in row:
         size = image_size(row["image"], form.place)
         return encoded({"pixel_values": pixels, "image_size": np.array(size)})
@@ -376,7 +369,7 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     names = names.astype(np.uint8 if names.max() <= 255 else np.uint16)
     scores = outputs.logits[:, : len(names)].float()
     scores = pixel_scores(scores, batch["pixel_values"].shape[-2:])
-    form = pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
     found = []
     for row, size in zip(scores, batch["image_size"].tolist(), strict=True):
         whole = row if form.edge is not None else pixel_scores(row[None], tuple(size))[0]
