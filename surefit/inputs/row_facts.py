@@ -160,7 +160,8 @@ def _describe_pixels(store: Store, places: Array) -> Described:
         height, width = image.shape[1:]
         lines, columns = (np.linspace(0, n, POOLED + 1).astype(int) for n in (height, width))
         sums = np.add.reduceat(np.add.reduceat(image, lines[:-1], 1), columns[:-1], 2)
-        vectors.append((sums / (np.diff(lines)[:, None] * np.diff(columns))).ravel())
+        tall, wide = (np.diff(each).clip(1) for each in (lines, columns))  # of small images, one
+        vectors.append((sums / (tall[:, None] * wide)).ravel())
         a, b = max(1, height // 12), max(1, width // 12)
         grey = image.mean(0)
         corners.append([grey[:a, :b], grey[:a, -b:], grey[-a:, :b], grey[-a:, -b:]])
