@@ -182,7 +182,7 @@ def iter_predictions(
     # left before the first row is given to the caller
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         table = open_table(data, config.read, config.on_bad_file, "test")
-    with training_numerics(run, pipeline.module):
+    with run.in_use(), training_numerics(run, pipeline.module):
         made = pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
         progress("predicting", 0, table.num_rows)
         for done, prediction in enumerate(made, start=1):
@@ -233,7 +233,7 @@ def evaluate_run(
             "Pass rows with --data.",
         )
     pipeline = run.open_pipeline(model).with_system(system)
-    with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
+    with run.in_use(), use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
@@ -244,7 +244,7 @@ def evaluate_run(
         pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
-    with training_numerics(run, pipeline.module, exactly=True) as precision:
+    with run.in_use(), training_numerics(run, pipeline.module, exactly=True) as precision:
         result = pipeline.evaluate(store, EvaluationSettings.of(config), progress=progress)
     return replace(result, precision=precision), store
 

@@ -204,7 +204,7 @@ def read_metrics(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list | tuple):
-        parts = [read_metrics(one) if isinstance(one, Mapping) else {one: {}} for one in value]
+        parts = [read_metrics(one) if isinstance(one, Mapping) else {str(one): {}} for one in value]
         value = {str(name): choice for part in parts for name, choice in part.items()}
     if not isinstance(value, Mapping):
         return value

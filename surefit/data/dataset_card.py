@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from surefit.core.foreign import parse_yaml
+from surefit.core.foreign import content_of, parse_yaml
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.data.official_splits import Splits, find_splits, named_splits
 from surefit.errors import UsageError
@@ -50,7 +50,8 @@ def card_splits(folder: Path, config: str | None) -> Splits | None:
     if not configs:
         return None
     files = configs[choose_config(folder, [*configs], config, default)]
-    found = {split: _match(folder, patterns) for split, patterns in files.items()}
+    with content_of(folder / CARD, "Correct data_files there, or name the files."):
+        found = {split: _match(folder, patterns) for split, patterns in files.items()}
     if len(found) == 1:  # all files alike; their names may still mark splits
         paths = next(iter(found.values()))
         return find_splits(paths) or Splits({"train": paths})

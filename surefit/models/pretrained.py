@@ -324,11 +324,11 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
 
 
 def _refuse_endless(name: str, config: Any) -> None:
-    """Refuse a config of so many layers that to build them would never end."""
+    """Refuse a config of a number of layers that cannot be built."""
     for key, value in config.to_dict().items():
-        if "layer" in key and isinstance(value, int) and value > MAX_LAYERS:
+        if "layer" in key and isinstance(value, int) and not 0 <= value <= MAX_LAYERS:
             raise UsageError(
-                f"The config of {name} has {key}={value:,}; expected up to {MAX_LAYERS:,}.",
+                f"The config of {name} has {key}={value:,}; expected 0 to {MAX_LAYERS:,}.",
                 "Download the model again, or correct its config.json.",
             )
 

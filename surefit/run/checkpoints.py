@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.core import files
-from surefit.core.foreign import read_json
+from surefit.core.foreign import check_names, read_json
 from surefit.errors import RunFailedError
 from surefit.models.lora import base_fingerprint, is_adapted
 from surefit.models.sharding import (
@@ -262,6 +262,10 @@ class Index:
 
     model: dict[str, list[str]]
     optimizer: dict[str, list[str]]
+
+    def __post_init__(self) -> None:
+        for names in (*self.model.values(), *self.optimizer.values()):
+            check_names(names)
 
 
 class _Reader:

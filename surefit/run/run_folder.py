@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -45,6 +46,10 @@ PLAN_TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("findings", "spans"), list),
 }
 """What other parts of surefit rely on in a stored plan."""
+UNUSABLE = (
+    "Restore it from a copy. If surefit wrote it as it is, please report this with the output of "
+    "--debug."
+)
 EXAMPLES = "examples.json"
 """Rows that the report shows with their predictions."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html", "folds.json")
@@ -249,6 +254,10 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
+    def in_use(self) -> AbstractContextManager[None]:
+        """Report what the model and the Encoder of the folder cannot be used for, as damage."""
+        return content_of(self.model_path, UNUSABLE)
+
     def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
         """Return the Pipeline of the trained model, to evaluate and predict as training did."""
         from surefit.pipeline.open_pipeline import (
@@ -302,7 +311,7 @@ class Run:
 
 def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
     """Return the plan that was read from a file, if it has the types that surefit relies on."""
-    if not isinstance(loaded, dict) or not {"model", "steps"} <= loaded.keys():
+    if not isinstance(loaded, dict) or not {"model", "steps", "task"} <= loaded.keys():
         raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
     for key, kind in PLAN_TYPES.items():
         if not isinstance(loaded.get(key, kind()), kind):

@@ -258,7 +258,7 @@ def _convert(cell: str, kind: type, missing: Collection[str]) -> Any:
         return cell or None
     if missing and cell.strip() in missing:
         return None
-    return kind(cell) if cell and not cell.isspace() else None
+    return kind(cell.strip()) if cell and not cell.isspace() else None
 
 
 def _open_cells(

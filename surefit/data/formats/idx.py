@@ -56,6 +56,8 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
         raise _wrong_size(path, 4 + 4 * magic[3], 4 + len(head))
     if path.stat().st_size * 1100 < wanted:  # gzip compresses 1000:1 at most: do not allocate
         raise _wrong_size(path, wanted, path.stat().st_size)
+    if not wanted and shape[0]:
+        raise bad_file(path, f" has rows without values: its shape is {list(shape)}.")
     if not wanted:
         np.save(target, np.zeros(shape, dtype.newbyteorder("=")))
         return
