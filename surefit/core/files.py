@@ -302,15 +302,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(
-    path: Path, later: Later | None = None, sealed: bool = False, keeps_mark: bool = False
+    path: Path,
+    later: Later | None = None,
+    sealed: bool = False,
+    keeps_mark: bool = False,
+    inside: Path | None = None,
 ) -> Iterator[Path]:
-    """Give a temporary folder to fill; it becomes `path` only when the block ends well.
+    """Give a temporary folder to fill, beside `path` or inside another folder of its disk; it
+    becomes `path` only when the block ends well.
 
     A folder that is already at `path` is replaced. `later` is given what waits for the disk, to be
     done when it suits; without it, that is done here. A sealed folder has the digests of its files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_folder(path)
+    temporary = temporary_folder(inside / path.name if inside else path)
     try:
         yield temporary
     except BaseException:

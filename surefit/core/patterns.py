@@ -40,7 +40,7 @@ def say(answer):
 try:
     pattern = bounded(re.compile, json.loads(sys.stdin.buffer.readline()))
 except (re.error, OverflowError, RecursionError) as error:
-    say(str(error) or type(error).__name__)
+    say(str(error).encode("ascii", "backslashreplace").decode() or type(error).__name__)
     sys.exit()
 say([pattern.groups, dict(pattern.groupindex)])
 

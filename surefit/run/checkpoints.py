@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.core import files
 from surefit.core.foreign import check_names, read_json
-from surefit.errors import RunFailedError
+from surefit.errors import RunFailedError, to_resume
 from surefit.models.lora import base_fingerprint, is_adapted
 from surefit.models.sharding import (
     is_dtensor,
@@ -362,7 +362,7 @@ def _refuse_damaged(path: Path) -> None:
     if damage:
         raise RunFailedError(
             f"The checkpoint {path.name} is damaged: {damage[0]}.",
-            f"Resume from the checkpoint before it: surefit train --resume {path.parents[1]}",
+            f"Resume from the checkpoint before it: {to_resume(path.parents[1])}",
         )
 
 

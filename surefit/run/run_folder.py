@@ -20,7 +20,7 @@ from surefit.core import digests, files
 from surefit.core.files import refuse_links, refuse_special_inside
 from surefit.core.foreign import content_of, parse_json, read_json
 from surefit.core.locks import WRITTEN
-from surefit.errors import UsageError
+from surefit.errors import UsageError, to_resume
 from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
@@ -305,7 +305,7 @@ class Run:
         if not self.has_model:
             raise UsageError(
                 f"{self.path} has no trained model yet.",
-                f"Finish it with: surefit train --resume {self.path}",
+                f"Finish it with: {to_resume(self.path)}",
             )
 
 
@@ -370,7 +370,7 @@ def choose_folder(output: str | None, name: str) -> Path:
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
-            f"Choose another --output, or resume that run: surefit train --resume {folder}",
+            f"Choose another --output, or resume that run: {to_resume(folder)}",
         )
     check_writable(folder)
     return folder

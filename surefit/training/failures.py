@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit import __version__
 from surefit.core import files
-from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, message_of
+from surefit.errors import MemoryLimitError, RunFailedError, SurefitError, message_of, to_resume
 from surefit.explainer import Explanation, explain
 from surefit.gigabytes import show_size
 from surefit.processes import has_lost_process, process_index
@@ -67,7 +67,7 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     place = name if is_ours else run.path
     return RunFailedError(
         f"{place} cannot be written: {os.strerror(code) if code else words}. {saved_step(run)}",
-        f"Make it writable, then resume with: surefit train --resume {run.path}",
+        f"Make it writable, then resume with: {to_resume(run.path)}",
     )
 
 
@@ -77,7 +77,7 @@ def _full(error: BaseException, run: Run) -> RunFailedError:
     free = shutil.disk_usage(place).free
     return RunFailedError(
         f"The disk of {place} is full ({show_size(free)} free). {saved_step(run)}",
-        f"Free some space, then resume with: surefit train --resume {run.path}. `--set keep=1` "
+        f"Free some space, then resume with: {to_resume(run.path)}. `--set keep=1` "
         "keeps one checkpoint besides the best instead of two.",
     )
 

@@ -19,6 +19,7 @@ from surefit.errors import (
     RunFailedError,
     StoppedAtOnceError,
     SurefitError,
+    to_resume,
 )
 from surefit.gigabytes import show_gb
 from surefit.memory.process_memory import MemoryGuard
@@ -84,7 +85,7 @@ def report_stops(run: Run, memory: MemoryGuard) -> Iterator[None]:
         kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
         raise StoppedAtOnceError(
             f"Stopped at once; the step in work is lost, and {kept}.",
-            f"Resume with: surefit train --resume {run.path}",
+            f"Resume with: {to_resume(run.path)}",
         ) from None
     except Exception as error:
         failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
@@ -128,7 +129,7 @@ def _stopped(memory: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimi
     return MemoryLimitError(
         f"{what}: the run used {show_gb(memory.peak_bytes)} and would have exceeded its limit of "
         f"{memory.limit}. {saved}",
-        f"Resume with a larger limit: surefit train --resume {run.path} --max-memory-gb N. Or "
+        f"Resume with a larger limit: {to_resume(run.path)} --max-memory-gb N. Or "
         "start a new run with a smaller batch_size and a larger grad_accum, checkpointing=true, "
         "LoRA or a shorter max_seq_length.",
     )

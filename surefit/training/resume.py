@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields, make_config
 from surefit.core.locks import lock_run
-from surefit.errors import UsageError
+from surefit.errors import UsageError, shell
 from surefit.findings import Finding, accept_findings, note
 from surefit.plan.disk import fit_on_disk
 from surefit.plan.fit_in_memory import NOTHING_TO_DIVIDE
@@ -57,8 +57,8 @@ def resume_run(
         if output is not None and Path(output).resolve() != run.path.resolve():
             raise UsageError(
                 f"--resume resumes {run.path} where it is; --output is {output}.",
-                f"Leave --output out. To keep the run as it is, copy it first: cp -r {run.path} "
-                f"{output}; then --resume {output}.",
+                f"Leave --output out. To keep the run as it is, copy it first: "
+                f"cp -r {shell(run.path)} {shell(output)}; then --resume {shell(output)}.",
             )
     with lock_run(run.path) if is_main() else nullcontext():
         code = _with_named(run.code, request, named)

@@ -14,7 +14,7 @@ from surefit import __version__
 from surefit.config import RunConfig
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
-from surefit.errors import UsageError
+from surefit.errors import UsageError, shell, to_resume
 from surefit.findings import Finding, rule
 from surefit.inputs.store import Store
 from surefit.pipeline.pipeline import Job
@@ -120,9 +120,9 @@ def refuse_missing_data(run: Run, config: RunConfig) -> None:
         if path.is_absolute() and not has_magic(str(path)) and not path.exists():
             raise UsageError(
                 f"The data of {run.path} is gone: there is no {path}.",
-                f"Pass its new place: surefit train --resume {run.path} --data FILE. It is "
+                f"Pass its new place: {to_resume(run.path)} --data FILE. It is "
                 "accepted if its rows are those that the run was begun with. To evaluate: "
-                f"surefit evaluate {run.path} --data FILE.",
+                f"surefit evaluate {shell(run.path)} --data FILE.",
             )
 
 
