@@ -120,6 +120,8 @@ def find_damage(
 
 def _compare(path: Path, listed: Listed, hash_of: Callable[[Path], str]) -> Damage | None:
     num_bytes, digest = listed.bytes, listed.xxh3_128
+    if path.is_symlink():
+        return Damage(path, "is a link, and was written as a file")
     try:
         size = path.stat().st_size
         if size != num_bytes:

@@ -340,7 +340,7 @@ def _publish(temporary: Path, path: Path, sealed: bool = False, keeps_mark: bool
         if sealed and not keeps_mark:  # from now on, the digests prove that it is surefit's
             remove_file(temporary / MARK)
         _sync(temporary)
-        _replace_folder(temporary, path)
+        _replace_folder(temporary, path, is_own(path) and (is_marked(path) or not keeps_mark))
     except BaseException:
         delete(temporary)
         raise
@@ -360,12 +360,12 @@ def follow_umask(folder: Path) -> None:
         path.chmod(mode if path.is_dir() else mode & 0o666)
 
 
-def _replace_folder(temporary: Path, path: Path) -> None:
+def _replace_folder(temporary: Path, path: Path, own: bool) -> None:
     """Give a folder its name. An own folder that has it is deleted, another one gets a new name."""
     if not os.path.lexists(path):
         os.replace(temporary, path)
         return
-    own, retired = is_own(path), _new_name(path)
+    retired = _new_name(path)
     if _exchange(temporary, path):
         retired = temporary
     else:  # for a moment, there is no folder of that name

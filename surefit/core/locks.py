@@ -36,8 +36,8 @@ BEGINNING = b'{"pid": '
 """How the text of a lock begins; a killed process may have left less of it."""
 SCRATCH = re.compile(r"\..+\.scratch\.[0-9a-f]{8}\.tmp")
 YOUNG_SECONDS, OLD_SECONDS = 60.0, 86_400.0
-"""A younger scratch folder may belong to a process that has not locked it yet; an older temporary
-folder, which has no lock, to none that lives."""
+"""A younger scratch folder may belong to a process that has not locked it yet; a younger temporary
+folder of another kind, which has no lock, to one that is filling it."""
 TRY_SECONDS, PAUSE_SECONDS = 0.15, 0.05
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
@@ -190,10 +190,10 @@ def scratch_folder(output: Path) -> Iterator[Path]:
 
 def sweep_scratch(place: Path) -> None:
     """Remove the scratch folders of killed processes; those of living ones are locked."""
-    files.sweep(place, OLD_SECONDS)
     for path in place.glob(".*.tmp"):
-        if not SCRATCH.fullmatch(path.name) or not files.is_marked(path):
+        if not files.TEMPORARY.fullmatch(path.name) or not files.is_marked(path):
             continue
-        if time.time() - path.stat().st_mtime >= YOUNG_SECONDS:
+        least = YOUNG_SECONDS if SCRATCH.fullmatch(path.name) else OLD_SECONDS
+        if time.time() - path.stat().st_mtime >= least:
             with suppress(UsageError), lock_run(path):  # else it is in use
                 files.delete(path)

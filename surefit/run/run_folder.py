@@ -335,6 +335,9 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
     refuse_special_inside(folder)
+    refuse_links(folder / each for each in WRITTEN)
+    for name in ("checkpoints", "model", "failures"):
+        refuse_links((folder / name).rglob("*"))
     return Run(folder, trust_code=frozenset(trust_code))
 
 
