@@ -106,7 +106,7 @@ def predict(
         if not opened.has_model:
             opened.load()  # says how to finish the run
         roles = read_encoder(opened.model_path).roles
-        reading = ("text", "prompt", "messages", "source", "tokens")
+        reading = ("text", "prompt", "messages", "source", "tokens", "chosen")
         role = next((role for role in reading if role in roles), None)
         if role is None:
             raise UsageError("This run does not read text.", "Pass rows with --data.")
@@ -125,7 +125,7 @@ def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -
     import numpy as np
 
     from surefit.core import files
-    from surefit.targets.mask_files import mask_as_png
+    from surefit.targets.masks import mask_as_png
 
     if not isinstance(value, np.ndarray):
         return value

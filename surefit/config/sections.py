@@ -322,6 +322,11 @@ class Splitting(Section):
         """Whether the user says how rows are split, so that no column is looked for."""
         return any(each is not None for each in (self.by, self.column, self.time, self.folds))
 
+    @property
+    def draws_apart(self) -> bool:
+        """Whether the validation rows are meant to differ: other groups, or later rows."""
+        return self.by is not None or self.time is not None
+
 
 class PreferenceOptions(Section):
     """How preferences become a loss, for the task preference."""

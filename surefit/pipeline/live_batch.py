@@ -22,14 +22,14 @@ from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
 from surefit.data.table import Table
 from surefit.errors import RunFailedError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
-from surefit.inputs.casting import row_length
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encoded_row import (
     EncodedRow,
     RowFaultError,
     describe_counts,
     phrase_of,
 )
+from surefit.inputs.row_encoder import row_length
 from surefit.inputs.store import Store
 from surefit.progress import Progress
 from surefit.targets.class_loss import loss_divisor

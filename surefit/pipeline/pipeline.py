@@ -23,7 +23,7 @@ from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import EncodedRow
 from surefit.inputs.encoder import Encoder
@@ -98,7 +98,8 @@ class Pipeline:
         """Return rows of an accepted table as columns on disk."""
         encoder = replace(self, encoder=accepted.encoder).row_encoder
         store = encode_rows(accepted.table, rows, encoder, copies, progress, stage)
-        return store if self.task.link is None else self.task.link(store, accepted.encoder)
+        link = self.task.reads.link
+        return store if link is None else link(store, accepted.encoder)
 
     def batch(
         self,
@@ -164,7 +165,7 @@ class Pipeline:
     @property
     def by_sequence(self) -> Pipeline:
         """The same, with a loss that has no term for two sequences together."""
-        loss = self.loss if self.task.loss_by is None else with_module_loss(self.task.loss)
+        loss = self.loss if self.task.figures.loss_by is None else with_module_loss(self.task.loss)
         return replace(self, loss=loss)
 
     def predicted(self, batch: Batch) -> Any:
@@ -207,7 +208,7 @@ class Pipeline:
     @property
     def for_prediction(self) -> Pipeline:
         """Return the same for rows without targets, without what only training reads or adds."""
-        encoder = only_read(self.encoder.without(self.task.targets), self.call)
+        encoder = only_read(self.task.for_prediction(self.encoder), self.call)
         call = replace(
             self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
         )

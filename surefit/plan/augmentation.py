@@ -12,13 +12,12 @@ import numpy as np
 from surefit.config import Augmentation, RunConfig
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
-from surefit.inputs.augment.array_augment import ArrayAugment, AugmentError, same_row
+from surefit.inputs.augment.array_augment import MIXES, ArrayAugment, AugmentError, same_row
 from surefit.inputs.augment.augmented_copies import (
     AUGMENT_FUNCTION_FAILED,
     INSTRUCTIONS,
     AugmentedCopies,
 )
-from surefit.inputs.augment.mixed_rows import MIXES
 from surefit.inputs.augment.text_changes import CHANGES, read_synonyms
 from surefit.inputs.encoded_row import DropReason, describe_counts
 from surefit.inputs.row_input import RowInput

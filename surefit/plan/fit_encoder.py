@@ -16,7 +16,6 @@ from surefit.checks.encoded_rows import (
     explain_loss,
 )
 from surefit.checks.encoded_tokens import check_causal_labels
-from surefit.checks.input_values import check_stores
 from surefit.checks.row_checks import check_row_contents
 from surefit.core.foreign import library_reads
 from surefit.data.python.streams import Stream
@@ -144,7 +143,7 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         blank_is_none=BLANK_LABELS.code in config.accept,
         step_labels=config.features.labels,
         max_categories=config.table.max_categories,
-        preference=settle_preference(config.preference, task, d.encoder.roles),
+        preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
         tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),
     )
     return replace(encoder, max_length=longest), ()
@@ -301,8 +300,8 @@ def check_encoded(d: Draft) -> Iterator[Finding]:
             yield found
     yield from check_lookups(pipeline, both)
     given = pipeline.task.reads.input_of(pipeline.encoder.roles)
-    yield from check_stores(both, d.train.fields, pipeline.encoder, given)
-    yield from check_row_contents(both, data.train, pipeline.encoder)
+    apart = d.config.split.draws_apart
+    yield from check_row_contents(both, data.train, pipeline.encoder, given, apart)
     yield from check_pairs(d.train, data.table, pipeline.encoder)
     head = pipeline.task.head_for(pipeline.encoder)
     if head is not None and head.predicts == "next_token" and ids_known:

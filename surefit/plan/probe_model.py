@@ -22,12 +22,12 @@ from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
     ExpectedCount,
-    ExpectedOutputs,
     FirstPass,
     check_first_pass,
 )
 from surefit.checks.probes.model_probes import run_probes
 from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
+from surefit.checks.probes.outputs import ExpectedOutputs
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
     NEW_TOKENS,
@@ -74,6 +74,8 @@ PROBE_LOGITS, PROBE_PRODUCTS = 8_000_000, 4_000_000_000
 """Logits of a longer row, and products of its tokens with weights, about at most."""
 MORE_ROWS, MORE_POSITIONS = 1024, 2048
 """Rows that are tried where the first ones have no gradient, and positions of a batch of them."""
+MORE_TARGETS = 100_000
+"""Numbers to predict that are compared with what the outputs can be."""
 MAX_COPIED_WEIGHTS = 200_000_000
 """Larger models are probed with the weights they have."""
 
@@ -146,7 +148,10 @@ def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
     batch, num_targets = _probe_batch(pipeline, train)
     outputs = expected_outputs(pipeline)
     if outputs is not None:
-        outputs = replace(outputs, locate=partial(_first_of_class, train, built.table))
+        of_numbers = outputs.unit != "classes" and "labels" in train.fields
+        numbers = train.values("labels")[:MORE_TARGETS] if of_numbers else ()
+        locate = partial(_first_of_class, train, built.table)
+        outputs = replace(outputs, locate=locate, targets=numbers)
     count = ExpectedCount(num_targets, pipeline.counts_in_loss)
     first = FirstPass(pipeline.module, pipeline.call, batch, pipeline.loss, count)
     found = check_first_pass(first, outputs)
@@ -226,7 +231,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
-    if pipeline.collate_fn is None and pipeline.task.loss_by is None:
+    if pipeline.collate_fn is None and pipeline.task.figures.loss_by is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     profile = ModelProfile(
         pipeline.module,

@@ -30,7 +30,7 @@ from surefit.plan.rate_test import Rates, check_rate, with_copy
 from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
 from surefit.speed.choose_head import HeadChoice
-from surefit.targets.tree_baseline import TREES, measure_trees
+from surefit.targets.baselines import TREES, measure_trees
 
 DEFAULT_ROWS = 8
 

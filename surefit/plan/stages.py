@@ -99,7 +99,10 @@ ENCODED = (
     Stage("machine", lambda d: check_emulated(d.config.precision, d.request.device)),
     *READING,
     Stage("classes", lambda d: check_classes(d.encoder, d.data.table)),
-    Stage("values", lambda d: check_tables(d.data.sides, d.task, d.encoder)),
+    Stage(
+        "values",
+        lambda d: check_tables(d.data.sides, d.task, d.encoder, d.config.split.draws_apart),
+    ),
     Stage("metrics", metrics.choose_best_metric, "task"),
     *BUILDING,
     Stage("columns", lambda d: prepare_data.account(d, d.pipeline.encoder), "roles columns"),

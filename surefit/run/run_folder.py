@@ -24,7 +24,7 @@ from surefit.errors import UsageError, to_resume
 from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
-from surefit.targets.metrics.chosen_metrics import with_metrics, with_scorer
+from surefit.targets.metrics.own_metric import with_metrics, with_scorer
 from surefit.targets.own_outputs import needs_loss_fn
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks.choose_task import find_task

@@ -21,8 +21,8 @@ from surefit.report.examples import make_examples
 from surefit.report.page import write_report
 from surefit.run.run_folder import Run, create_run
 from surefit.speed.precision import resolve_precision
-from surefit.user_code.code_records import CodeRecord, files_of, hash_folder, remember
 from surefit.user_code.named_code import code_names, names_of
+from surefit.user_code.run_code import CodeRecord, files_of, hash_folder, remember
 
 
 def begin_run(plan: Plan, run_id: str, folder: Path) -> Run:

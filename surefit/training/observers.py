@@ -11,7 +11,7 @@ from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job
 from surefit.processes import is_main
 from surefit.run.events import Event, Observer, event_writer, read_events
-from surefit.targets.tree_baseline import judge_by_trees
+from surefit.targets.baselines import judge_by_trees
 from surefit.training.watches import LossWatch, check_trained, warning_event, watch_first_steps
 from surefit.training.work import Work
 

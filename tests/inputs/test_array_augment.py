@@ -15,8 +15,7 @@ from torch import nn
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.errors import UsageError
-from surefit.inputs.augment.mixed_rows import LABELS, SHARE, mix
-from surefit.inputs.features.series_changes import SeriesChanges
+from surefit.inputs.augment.array_augment import LABELS, SHARE, SeriesChanges, mix
 from surefit.inputs.image.image_changes import ImageChanges
 from surefit.pipeline.pipeline import Job
 from surefit.plan.plan import Plan

@@ -420,3 +420,43 @@ def test_a_run_is_not_compared_with_another_model_than_it_began_with(tmp_path: P
     with pytest.raises(FindingError) as refused:
         surefit.evaluate(out, quiet=True)
     assert refused.value.findings[0].code == "SF875"
+
+
+def begun(row: dict[str, Any], text: str) -> dict[str, Any]:
+    """A row whose answers begin with their prompt, as `text` writes both."""
+    sides = ("chosen", "rejected")
+    return {side: text.format(row["prompt"], row[side]) for side in sides}
+
+
+@pytest.mark.parametrize("text", ["{} {}", "\n\nHuman: {}\n\nAssistant: {}"])
+def test_a_run_predicts_for_the_rows_that_it_was_trained_on(tmp_path: Path, text: str) -> None:
+    rows = [begun(row, text) for row in pairs()]
+    given = {**OPTIONS, "preference": {"method": "simpo"}, "eval_share": 0, "max_steps": 1}
+    run = surefit.train(data=written(tmp_path, rows), output=str(tmp_path / "run"), **given)
+    made = surefit.predict(run.path, data=rows[:2], quiet=True)
+    asked = [row["prompt"] for row in pairs()[:2]]
+    assert [each["prompt"] for each in made] == asked
+    alone = surefit.predict(run.path, data=[{"prompt": prompt} for prompt in asked], quiet=True)
+    assert [each["prediction"] for each in alone] == [each["prediction"] for each in made]
+    with pytest.raises(FindingError, match="has no column 'chosen'"):
+        surefit.predict(run.path, data=[{"other": 1, "more": 2}], quiet=True)
+
+
+class Drawn(torch.utils.data.Dataset[dict[str, Any]]):
+    """Pairs with another word behind their prompt at each reading."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        row = pairs()[place]
+        return {**row, "prompt": f"{row['prompt']} {random.choice(WORDS)}"}
+
+
+def test_live_pairs_are_trained_on_without_a_reference_and_refused_with_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="rows of Drawn are drawn anew") as refused:
+        surefit.check(data=Drawn(), **OPTIONS)
+    assert "simpo" in str(refused.value)
+    given = {**OPTIONS, "preference": {"method": "simpo"}, "eval_share": 0, "max_steps": 2}
+    run = surefit.train(data=Drawn(), output=str(tmp_path / "run"), batch_size=4, **given)
+    assert [e["step"] for e in run.history if e["event"] == "step"] == [1, 2]

@@ -20,8 +20,13 @@ from surefit.data.several_columns import join_columns
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels, FittedTarget, Settings
-from surefit.targets.classes import class_id, class_list, fit_classes
-from surefit.targets.label_separator import find_separator, likely_separator
+from surefit.targets.classes import (
+    class_id,
+    class_list,
+    find_separator,
+    fit_classes,
+    likely_separator,
+)
 
 PARTS = ["left", "right"]
 

@@ -38,8 +38,8 @@ from surefit.data.formats.opened import (
     Opened,
     bad_file,
     cached_array,
+    cached_rows,
     labels_beside,
-    write_in_chunks,
 )
 from surefit.data.row_arrays import new_array
 from surefit.findings import Finding, note
@@ -51,6 +51,8 @@ Shape = tuple[int, ...]
 READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
 ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
+MOST_EMPTY = 1 << 24
+"""Cells that an array without values may have by its other axes; Arrow counts them one by one."""
 """Unknown compression, encryption, and damage that `zipfile` does not foresee."""
 INT32_MAX = (1 << 31) - 1
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
@@ -81,7 +83,8 @@ def map_npy(path: Path, shown: str, text_axes: int = 1) -> Array:
         )
     if array.flags.c_contiguous and array.dtype.isnative:
         return np.asarray(array)
-    return _rewritten(path, array)
+    key, native = fingerprint("native", file_fingerprint(path)), array.dtype.newbyteorder("=")
+    return cached_rows(key, array.shape, native, array.__getitem__)
 
 
 def _what_is_wrong(path: Path, error: Exception) -> str:
@@ -99,16 +102,6 @@ def shape_of(path: Path) -> Shape | None:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
     except READER_FAULTS:
         return None
-
-
-def _rewritten(path: Path, array: Array) -> Array:
-    """Return a copy in the cache, in C order and native byte order."""
-
-    def fill(target: Path) -> None:
-        native = array.dtype.newbyteorder("=")
-        write_in_chunks(target, array.shape, native, lambda start, end: array[start:end])
-
-    return cached_array(fingerprint("native", file_fingerprint(path)), fill)
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:
@@ -376,6 +369,8 @@ def to_arrow(array: Array) -> pa.Array:
     >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
     FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
     """
+    if not array.size and math.prod(filter(None, array.shape)) > MOST_EMPTY:
+        raise WRONG_SHAPE.error(f"An array of the shape {list(array.shape)} holds no values.")
     if array.dtype.kind == "S":
         try:
             array = np.char.decode(array, "utf-8")
