@@ -10,7 +10,7 @@ import shutil
 import struct
 import wave
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,9 +164,9 @@ RUN_FILES: dict[str, Form] = {
     "plan.json": "json",
     "digests.json": "json",
     "events.jsonl": "jsonl",
-    f"{LAST}/state.json": "json",
-    f"{LAST}/index.json": "json",
-    f"{LAST}/digests.json": "json",
+    "LAST/state.json": "json",
+    "LAST/index.json": "json",
+    "LAST/digests.json": "json",
 }
 
 
@@ -176,8 +176,12 @@ def make_targets(folder: Path) -> list[Target]:
         os.environ[name] = str(folder / "cache" / name)
     os.environ["HF_HUB_OFFLINE"] = "1"
     trained = make_run(folder / "trained")
-    made = [*_data(folder), *_texts(folder), *_folders(folder), *_models(folder, trained)]
-    return [*made, *_runs(folder, trained)]
+    return [*parsers(folder), *_models(folder, trained), *_runs(folder, trained)]
+
+
+def parsers(folder: Path) -> list[Target]:
+    """Return the targets that need no trained run."""
+    return [*_data(folder), *_texts(folder), *_folders(folder)]
 
 
 def read_data(path: Path) -> None:
@@ -351,19 +355,24 @@ def read_run(folder: Path) -> None:
         assert render(run)
 
 
+def run_reader(folder: Path, run: Path, name: str, form: Form) -> Target:
+    """Return the target that reads a copy of a run, one file of which is damaged."""
+    place = folder / "runs" / name.replace("/", "-")
+    shutil.copytree(run, place)
+    read = _replaced(place / name, lambda: read_run(place))
+    return Target(f"run: {name}", (place / name).read_bytes(), form, read, folder)
+
+
 def _runs(folder: Path, trained: Path) -> Iterator[Target]:
     for name, form in RUN_FILES.items():
-        place, shown = folder / "runs" / name.replace("/", "-"), name.replace(LAST, "LAST")
-        shutil.copytree(trained / "run", place)
-        good = (place / name).read_bytes()
-        read = _replaced(place / name, lambda place=place: read_run(place))  # type: ignore[misc]
-        yield Target(f"run: {shown}", good, form, read, folder)
+        target = run_reader(folder, trained / "run", name.replace("LAST", LAST), form)
+        yield replace(target, name=f"run: {name}")
 
-        def resume(content: bytes, name: str = name, place: Path = place) -> None:
-            again = place.with_name(f"{place.name}-again")
+        def resume(content: bytes, name: str = name) -> None:
+            again = folder / "runs" / f"{Path(name).name}-again"
             shutil.rmtree(again, ignore_errors=True)
             shutil.copytree(trained / "run", again)
-            (again / name).write_bytes(content)
+            (again / name.replace("LAST", LAST)).write_bytes(content)
             command("train", "--resume", str(again), "--epochs", "2", "--quiet")
 
-        yield Target(f"resume: {shown}", good, form, resume, folder)
+        yield replace(target, name=f"resume: {name}", read=resume)

@@ -51,9 +51,9 @@ Shape = tuple[int, ...]
 READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
 ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
+"""Unknown compression, encryption, and damage that `zipfile` does not foresee."""
 MOST_EMPTY = 1 << 24
 """Cells that an array without values may have by its other axes; Arrow counts them one by one."""
-"""Unknown compression, encryption, and damage that `zipfile` does not foresee."""
 INT32_MAX = (1 << 31) - 1
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
