@@ -209,8 +209,8 @@ def content_of(place: str | Path, fix: str = RESTORE) -> Iterator[None]:
 def is_of_own_code(error: BaseException) -> bool:
     """Return whether code that is neither surefit nor installed in Python was being called."""
     known = tuple(map(str, (PACKAGE, sys.prefix, sys.base_prefix, "<")))
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)][1:]
-    return any(not frame.f_code.co_filename.startswith(known) for frame in frames[1:])
+    inside = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)][2:]
+    return any(not file.startswith(known) for file in inside)
 
 
 def check_names(names: Iterable[str]) -> None:
