@@ -465,6 +465,7 @@ def test_live_pairs_are_trained_on_without_a_reference_and_refused_with_one(tmp_
     assert [e["step"] for e in run.history if e["event"] == "step"] == [1, 2]
 
 
+@pytest.mark.slow
 def test_new_tokens_and_modules_in_full_are_no_other_reference(tmp_path: Path) -> None:
     more = {"lora": {"r": 2, "modules_to_save": ["norm"]}, "add_tokens": ["<say>"]}
     rows = {"data": written(tmp_path, pairs()), "output": str(tmp_path / "run")}

@@ -93,6 +93,7 @@ def test_added_tokens_are_single_trained_and_saved(base: str, lora_r: int, tmp_p
     assert moved.abs().amax(1).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_both_are_resumed_to_the_bit(base: str, tmp_path: Path) -> None:
     lora = {"modules_to_save": ["norm"], "dora": True}
     options = {**OPTIONS, "model": base, "add_tokens": TOKENS, "lora": lora, "neftune": 5}

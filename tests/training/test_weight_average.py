@@ -71,6 +71,7 @@ def test_every_optimizer_keeps_the_average(optimizer: str) -> None:
     assert all(map(torch.equal, module.parameters(), own))
 
 
+@pytest.mark.slow
 def test_resumed_to_the_bit(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "data": echo_rows(40),
