@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_what_own_code_raises_is_not_damage_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^mine$"):
         _use(namespace["own"])
     with pytest.raises(UsageError, match="model is damaged"):
-        _use(lambda: json.loads("{"))
+        _use(partial(json.loads, "{"))
 
 
 def _use(call: Any) -> None:
