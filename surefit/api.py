@@ -14,6 +14,7 @@ from surefit.data.cache import use_cache
 from surefit.data.data_rules import NO_DATA
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
+from surefit.data.python.torch_data import as_written
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
@@ -157,7 +158,7 @@ def predict(  # noqa: PLR0913 - the public call
     """
     from surefit.cli.display import make_display
 
-    opened = generating(_opened(run, collate_fn, trust_code), generate)
+    opened = generating(_opened(run, as_written(collate_fn, data), trust_code), generate)
     if predict_fn is not None:
         opened = replace(opened, predict_fn=predict_fn)
     with make_display(quiet) as display:
@@ -209,7 +210,7 @@ def evaluate(  # noqa: PLR0913 - the options of the command
     """
     from surefit.cli.display import make_display
 
-    opened = generating(_opened(run, collate_fn, trust_code, loss_fn), generate)
+    opened = generating(_opened(run, as_written(collate_fn, data), trust_code, loss_fn), generate)
     with make_display(quiet) as display:
         return evaluate_run(opened, data, model, display.progress)[0].metrics
 

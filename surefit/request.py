@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import Field
 from surefit.config import RunConfig, make_config
+from surefit.data.python.torch_data import as_written
 from surefit.data.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.targets.task_spec import TaskSpec
@@ -93,6 +95,13 @@ def make_request(
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
+    if isinstance(settings.get("fields"), Mapping):
+        settings["fields"] = {
+            name: asdict(spec) if isinstance(spec, Field) else spec
+            for name, spec in settings["fields"].items()
+        }
+    if "collate_fn" in objects and "data" in objects:
+        objects["collate_fn"] = as_written(objects["collate_fn"], objects["data"])
     if OWN_METRICS in settings:
         objects["metrics"] = settings.pop(OWN_METRICS)
     if "callbacks" in objects:

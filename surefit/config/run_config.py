@@ -16,6 +16,7 @@ from surefit.config.sections import (
     LOCAL,
     CodeName,
     EarlyStopping,
+    FieldChoice,
     Generation,
     ImageAugment,
     Local,
@@ -313,6 +314,9 @@ class RunConfig(Section):
     box_format: Literal["xyxy", "xywh", "cxcywh"] | None = None
     """What the four numbers of a box are: two corners, a corner and a size, or the centre and a
     size. Default: inferred."""
+    fields: dict[str, FieldChoice] = Field({})
+    """How columns become tensors in the task custom, by column: fields.x.pad=-1, fields.x.axes,
+    fields.x.dtype, fields.x.masked=false; from Python also a surefit.Field. Default: inferred."""
     metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or

@@ -57,6 +57,26 @@ CodeName = Annotated[str, AfterValidator(_check_code_name)]
 """Code of the user's own, as module:function."""
 
 
+class FieldChoice(Section):
+    """How a column becomes a tensor, where it should not be as inferred."""
+
+    axes: tuple[str, ...] | None = None
+    """A name for each axis of a row, without the batch; those along which rows differ in size end
+    with `time`."""
+    dtype: Literal["bool", "int64", "int32", "float32", "float64"] | None = None
+    """The type of the numbers in a batch."""
+    pad: float | int | None = None
+    """The value that rows are padded with."""
+    aligned_with: str | None = None
+    """A column that has the same length in every row."""
+    masked: bool = True
+    """Whether a batch has the mask of the column."""
+
+    def asked(self) -> dict[str, Any]:
+        """Return what is set, by name."""
+        return self.model_dump(exclude_defaults=True)
+
+
 class _Changes(Section):
     """Changes by name, each with its strength; a list of names has the usual strengths."""
 

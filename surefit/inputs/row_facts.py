@@ -53,7 +53,9 @@ class Sample:
 
 def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> Sample | None:
     """Return a keyed sample of encoded rows; None where there is nothing to describe."""
-    describe = next((make for name, make in DESCRIBED.items() if name in store.fields), None)
+    own = encoder.extras  # of whatever shape and meaning
+    known = (make for name, make in DESCRIBED.items() if name in store.fields and name not in own)
+    describe = next(known, None)
     if describe is None or not len(store):
         return None
     per_row = sum(store.values(n).size for n in store.fields) / len(store)
@@ -63,8 +65,8 @@ def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> 
     rows = np.asarray(store.source_row)[places]
     vectors, facts, channels = describe(store, places)
     facts = {**facts, **_media_facts(table, rows, encoder)}
-    known = _labels(store, places)
-    return Sample(table, rows, vectors, facts, known, channels, describe is _describe_tokens)
+    labels = _labels(store, places)
+    return Sample(table, rows, vectors, facts, labels, channels, describe is _describe_tokens)
 
 
 def _labels(store: Store, places: Array) -> Array | None:

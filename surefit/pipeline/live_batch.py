@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from surefit.batches.field import NUM_TARGETS, OWN
+from surefit.batches.field import NUM_ROWS, NUM_TARGETS, OWN
 from surefit.batches.loading import to_batch
 from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness, seed_generators
@@ -60,8 +60,9 @@ def live_batch(
     fields = {**MIXED_FIELDS, **pipeline.fields}
     batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
     counted = {NUM_TARGETS: sum(row.num_targets for row in read)}
-    own = pipeline.collate_fn is not None  # which may change the targets
-    return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
+    if pipeline.collate_fn is not None:  # which may change the targets
+        counted = {NUM_ROWS: len(read)}
+    return {**batch, **counted, DIVISOR: _divisor(pipeline, read)}
 
 
 def _augmented(

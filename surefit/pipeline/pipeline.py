@@ -207,7 +207,9 @@ class Pipeline:
     @property
     def for_prediction(self) -> Pipeline:
         """Return the same for rows without targets, without what only training reads or adds."""
-        encoder = only_read(self.encoder.without(self.task.targets), self.call)
+        encoder = self.encoder.without(self.task.targets)
+        if self.collate_fn is None:  # else only that knows which columns it reads
+            encoder = only_read(encoder, self.call)
         call = replace(
             self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
         )

@@ -122,10 +122,11 @@ def _predict_batch(
         if own is not None or task.reads.own_fields is not None:
             # Which axes are the rows and their padding is not known.
             shortest = min(rows, key=lambda row: sum(value.size for value in row.values()))
-            other = pipeline.collate([shortest] * (3 if len(rows) == 2 else 2))
+            counts = len(rows), 3 if len(rows) == 2 else 2
+            other = pipeline.collate([shortest] * counts[1])
             again = pipeline.outputs(other)
             raws = [getattr(each, "raw", each) for each in (outputs, again)]
-            outputs = SimpleNamespace(raw=raws[0], again=(other, raws[1]))
+            outputs = SimpleNamespace(raw=raws[0], again=(other, raws[1]), counts=counts)
         if own is not None:
             return decode_by(own, outputs, batch, encoder)
         assert task.decode is not None

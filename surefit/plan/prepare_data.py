@@ -122,7 +122,11 @@ def _may_be_own(d: Draft) -> bool:
 
 def _is_own(d: Draft) -> bool:
     """Return whether the task is `custom`, though nobody names it."""
-    return _may_be_own(d) and own_columns.suits(_ungrouped(d), d.hints.required, d.hints.arguments)
+    if not _may_be_own(d):
+        return False
+    if d.objects.collate_fn is not None:  # which makes what forward gets
+        return own_columns.has_numbers(_ungrouped(d))
+    return own_columns.suits(_ungrouped(d), d.hints.required, d.hints.arguments)
 
 
 def _ungrouped(d: Draft) -> Table:
@@ -147,7 +151,8 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
         raise
     if task.reads.own_fields is not None:
         require_loss_fn(task, d.loss_fn or d.objects.training_step)
-        own_columns.check_call(_ungrouped(d), hints.required)
+        if d.objects.collate_fn is None:
+            own_columns.check_call(_ungrouped(d), hints.required)
     roles |= further_inputs(table, roles, hints.arguments, further)
     task, found = choose_metrics(config.metrics, d.objects.metrics, d.request.code, task)
     return (task, roles), found

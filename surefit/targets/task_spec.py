@@ -44,6 +44,9 @@ Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Findi
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
 Better = Literal["higher", "lower"]
 AdaptTokenizer = Callable[[Any, Mapping[str, str], Reload], Any]
+OwnFields = Callable[
+    [Table, Mapping[str, Mapping[str, Any]]], tuple[dict[str, Field], list[Finding]]
+]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
 
@@ -124,8 +127,9 @@ class Reads:
     """Whether the label may be a list with a class for each time step."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
-    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
-    """Fields of columns that batches have under the names of the data, whoever reads them."""
+    own_fields: OwnFields | None = None
+    """Fields of columns that batches have under the names of the data, whoever reads them; given
+    the table and the user's `fields`."""
     columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
     """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
     divide: Divide | None = None
