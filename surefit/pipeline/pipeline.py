@@ -322,6 +322,8 @@ class Job:
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
+    named: Mapping[str, Store] = field(default_factory=dict)
+    """The validation sets that have names; the first one is `validation`."""
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:
@@ -334,6 +336,18 @@ class Job:
         """Return training rows as one batch of tensors, augmented as in that epoch."""
         source = self.train if self.augment is None else self.augment.in_epoch(epoch)
         return self.pipeline.batch(source, rows, epoch, device)
+
+    def evaluate(
+        self, settings: EvaluationSettings, group: Group = ALONE, progress: Progress = silent
+    ) -> Evaluation:
+        """Return the metrics of the validation set; those of named sets follow with their names."""
+        result = self.pipeline.evaluate(self.validation, settings, group, progress)
+        metrics = dict(result.metrics)
+        for name, store in self.named.items():
+            known = store is self.validation
+            each = result if known else self.pipeline.evaluate(store, settings, group, progress)
+            metrics |= {f"{name}_{metric}": value for metric, value in each.metrics.items()}
+        return replace(result, metrics=metrics)
 
     @property
     def num_evaluations(self) -> int:

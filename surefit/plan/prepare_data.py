@@ -33,7 +33,7 @@ from surefit.plan.augmentation import own_function
 from surefit.plan.choose_form import choose_form, further_inputs, with_given_ids
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics
-from surefit.request import PythonObjects
+from surefit.request import Request, named_eval_data
 from surefit.targets.own_outputs import require_loss_fn
 from surefit.targets.task_spec import Columns, TaskSpec, account_columns
 from surefit.tasks import ORDERED_TASK, OWN_TASK, TASKS
@@ -62,7 +62,7 @@ Tables = tuple[Table, Table | None]
 def open_data(d: Draft) -> tuple[tuple[Tables, PartColumn | None, bool], list[Finding]]:
     """Return the tables, the column of parts, and whether arrays in them are kept as stored."""
     with as_stored(d.wanted is OWN_TASK or _may_be_own(d)) as kept:
-        tables, found = open_tables(d.config, d.objects, d.wanted)
+        tables, found = open_tables(d.request, d.wanted)
     has_eval_data = tables[1] is not None
     parts = find_part_column(
         tables[0], d.config.split, has_eval_data, part_columns(d.config.columns)[0]
@@ -78,20 +78,21 @@ def open_data_again(d: Draft) -> tuple[Tables, Findings]:
     """Return tables with arrays as tasks read them, unless the module reads them as they are."""
     if not d.kept_arrays or d.wanted is not None or _is_own(d):
         return d.tables, ()
-    return _without(open_tables(d.config, d.objects, d.wanted)[0], d.part_column), ()
+    return _without(open_tables(d.request, d.wanted)[0], d.part_column), ()
 
 
-def open_tables(
-    config: RunConfig, objects: PythonObjects, wanted: Wanted
-) -> tuple[Tables, list[Finding]]:
+def open_tables(request: Request, wanted: Wanted) -> tuple[Tables, list[Finding]]:
     """Return the training Table without the ignored columns, and the validation Table if there is
     one.
 
-    That is the validation data, else the validation part of official splits. Of the columns that
-    the user names, several under one name are joined.
+    That is the validation data, else the validation part of official splits. Of several named
+    sets, it is the one that decides which step is best. Of the columns that the user names,
+    several under one name are joined.
     """
+    config, objects = request.config, request.objects
     data = objects.data if objects.data is not None else list(config.data)
     eval_data = objects.eval_data if objects.eval_data is not None else list(config.eval_data)
+    eval_data = next(iter(named_eval_data(request).values()), eval_data)
     named = part_columns(config.columns)[0].values()
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")

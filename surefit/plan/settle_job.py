@@ -182,6 +182,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         config.parallel,
         d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
+        named=d.named,
     )
     return job, ()
 

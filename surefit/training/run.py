@@ -31,7 +31,7 @@ from surefit.processes import (
     num_processes,
     together,
 )
-from surefit.request import Request
+from surefit.request import Request, metric_of
 from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
 from surefit.run.events import cut_events
@@ -202,7 +202,7 @@ def _train_steps(work: Work) -> None:
     evaluate, pace, emit = None, _pace(work), work.watch.emit
     if len(job.validation):
         settings, progress = EvaluationSettings.of(config), work.listeners.progress
-        evaluate = partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
+        evaluate = partial(job.evaluate, settings, engine.group, progress)
     if config.eval_at_start and state.step == 0 and evaluate is not None:
         note_evaluation(evaluate(), 0, 0, pace, State(), emit)
     hooks = Hooks(
@@ -266,7 +266,7 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
 
 def _pace(work: Work) -> Pace:
     config, job, task = work.plan.config, work.job, work.job.pipeline.task
-    best = config.early_stopping.metric or task.figures.best
+    best = metric_of(config.early_stopping.metric, job.named) or task.figures.best
     spans = from_main(lambda: work.run.spans(job.num_steps))
     return Pace(
         job.num_steps,
