@@ -240,8 +240,9 @@ def evaluate_run(
         else:
             named = pipeline.task.reads.class_files
             table = open_table(data, config.read, config.on_bad_file, "test", named)
-            rows = np.arange(table.num_rows)
-            store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
+            accepted = pipeline.accept(table)
+            rows = np.arange(accepted.table.num_rows)
+            store = pipeline.encode(accepted, rows, progress=progress)
         pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")

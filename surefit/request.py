@@ -13,7 +13,7 @@ from surefit.data.python.torch_data import as_written
 from surefit.data.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.targets.task_spec import TaskSpec
-from surefit.user_code import CodeGate, NamedCode
+from surefit.user_code import CodeGate, NamedCode, find_files
 
 if TYPE_CHECKING:
     from surefit.pipeline.open_pipeline import Choices
@@ -114,8 +114,9 @@ def make_request(
         objects["callbacks"] = tuple(given) if isinstance(given, list | tuple | set) else (given,)
     for name, value in objects.items():
         _check_object(name, value)
-    code = NamedCode(beside, frozenset(trust_code))
-    return Request(make_config(settings), PythonObjects(**objects), code)
+    config, folders = find_files(make_config(settings), beside)
+    code = NamedCode(beside, frozenset(trust_code), folders)
+    return Request(config, PythonObjects(**objects), code)
 
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:

@@ -84,7 +84,12 @@ one, write the function beside its rule, and a row here."""
 
 
 def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
-    """Yield columns of training data and of evaluation data; one finding per cause."""
+    """Yield columns of training data and of evaluation data; one finding per cause.
+
+    Windows of series are no columns of the user's: their scales differ as the series do.
+    """
+    if encoder.settings.windows is not None:
+        return
     seen = set()
     tables = {table.key: table for table, _ in sides}
     given = task.reads.input_of(encoder.roles)

@@ -18,6 +18,7 @@ from surefit.config.sections import (
     CodeName,
     EarlyStopping,
     FieldChoice,
+    Forecast,
     Generation,
     ImageAugment,
     Local,
@@ -249,6 +250,8 @@ class RunConfig(Section):
     """How the classes of rows and words count in the loss."""
     preference: PreferenceOptions = PreferenceOptions()
     """How preferences become a loss, for the task preference."""
+    forecast: Forecast = Forecast()
+    """How a long table of series is cut into windows."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)

@@ -354,6 +354,23 @@ class PreferenceOptions(Section):
     """The margin of rewards that simpo asks for. Default: half of beta."""
 
 
+class Forecast(Section):
+    """How a long table of series is cut into windows, for the task forecasting. The column that is
+    forecast is columns.label; all columns of numbers are inputs."""
+
+    group: str | None = None
+    """The column that tells the series apart. Default: the table is one series."""
+    time: str | None = None
+    """The column of dates or numbers that orders the rows of a series."""
+    history: int | None = Field(None, ge=1)
+    """Steps that the model sees."""
+    horizon: int | None = Field(None, ge=1)
+    """Steps that are forecast."""
+    season: int | None = Field(None, ge=1)
+    """Steps of a season, such as 24 for hours of a day: the seasonal baseline repeats the last one,
+    and MASE is relative to that."""
+
+
 class EarlyStopping(Section):
     """When training stops before the last epoch."""
 

@@ -52,11 +52,14 @@ class Sample:
 
 
 def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> Sample | None:
-    """Return a keyed sample of encoded rows; None where there is nothing to describe."""
+    """Return a keyed sample of encoded rows; None where there is nothing to describe.
+
+    Windows of one series resemble each other, so none is unlike the others.
+    """
     own = encoder.extras  # of whatever shape and meaning
     known = (make for name, make in DESCRIBED.items() if name in store.fields and name not in own)
     describe = next(known, None)
-    if describe is None or not len(store):
+    if describe is None or not len(store) or encoder.settings.windows is not None:
         return None
     per_row = sum(store.values(n).size for n in store.fields) / len(store)
     most = min(MOST_ROWS, max(50, int(MOST_NUMBERS / max(per_row, 1))))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.data.forecast_windows import shown_columns
 from surefit.data.table import Table
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.models.auxiliary_loss import without_router_logits
@@ -78,7 +79,9 @@ def _predict_chunk(
         places, rows = zip(*(ready[number] for number in chosen.tolist()), strict=True)
         predictions = _predict_batch(pipeline, list(rows), max_new_tokens)
         for place, prediction in zip(places, predictions, strict=True):
-            made[place] = {**prediction, **_as_written(pipeline, raws[place - first], prediction)}
+            raw = raws[place - first]
+            named = shown_columns(pipeline.encoder.settings.windows, raw)
+            made[place] = {**named, **prediction, **_as_written(pipeline, raw, prediction)}
     for place in sorted(made):
         yield {"row": place, **made[place]}
 

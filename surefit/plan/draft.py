@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from surefit.batches.order import Batches
     from surefit.checks.probes.first_batch import FirstPass
     from surefit.checks.probes.model_profile import ModelProfile
+    from surefit.data.forecast_windows import Windows
     from surefit.data.split_columns import PartColumn
     from surefit.data.table import Table
     from surefit.inputs.augment.array_augment import ArrayAugment
@@ -66,6 +67,8 @@ class Draft:
     """The training and validation data as they were opened, without the column of parts."""
     part_column: PartColumn | None
     """The column that says which part of the split a row belongs to."""
+    windows: Windows | None
+    """How tables of series are cut into rows."""
     kept_arrays: bool
     """Whether the tables have arrays as they are stored, for a module that reads all columns."""
     source: ModelSource

@@ -153,6 +153,7 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         blank_is_none=BLANK_LABELS.code in config.accept,
         step_labels=config.features.labels,
         max_categories=config.table.max_categories,
+        windows=d.windows,
         preference=settle_preference(config.preference, task, d.encoder.roles),
         tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),
     )

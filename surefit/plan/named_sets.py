@@ -50,7 +50,7 @@ def _encode(d: Draft, name: str, data: Any) -> tuple[Table, Store]:
             data, config.read, config.on_bad_file, "validation", reads.class_files
         ).without(config.ignore)
     accepted = d.pipeline.accept(table)
-    stage, rows = f"encoding validation rows of {name}", np.arange(table.num_rows)
+    stage, rows = f"encoding validation rows of {name}", np.arange(accepted.table.num_rows)
     store = d.pipeline.encode(accepted, rows, progress=d.progress, stage=stage)
     return accepted.table, store
 

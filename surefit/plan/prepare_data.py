@@ -10,6 +10,13 @@ import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.config import RunConfig, joint_parts
+from surefit.data.forecast_windows import (
+    FORECASTING,
+    Windows,
+    cut_windows,
+    is_forecast,
+    plan_windows,
+)
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.forms import spread_columns
@@ -45,6 +52,7 @@ from surefit.user_code import report_code
 def find_wanted(d: Draft) -> tuple[Wanted, Findings]:
     """Return the task that the user names, if any."""
     name, is_ordered = d.config.task, bool(d.config.label_order)
+    name = name or (FORECASTING if is_forecast(d.config) else None)
     if d.objects.task is not None or name is None:
         return d.objects.task or (ORDERED_TASK if is_ordered else None), ()
     wanted = find_task(name, d.request.code)
@@ -63,11 +71,23 @@ def open_data(d: Draft) -> tuple[tuple[Tables, PartColumn | None, bool], list[Fi
     """Return the tables, the column of parts, and whether arrays in them are kept as stored."""
     with as_stored(d.wanted is OWN_TASK or _may_be_own(d)) as kept:
         tables, found = open_tables(d.request, d.wanted)
-    has_eval_data = tables[1] is not None
-    parts = find_part_column(
-        tables[0], d.config.split, has_eval_data, part_columns(d.config.columns)[0]
-    )
+    has_eval_data, split = tables[1] is not None, d.config.split
+    if is_forecast(d.config):  # windows have other rows than the table
+        split = split.model_copy(update={"column": "none"})
+    parts = find_part_column(tables[0], split, has_eval_data, part_columns(d.config.columns)[0])
     return (_without(tables, parts), parts, bool(kept)), found
+
+
+def cut_into_windows(d: Draft) -> tuple[tuple[Tables, Windows | None], list[Finding]]:
+    """Return the tables as windows, where they are series to forecast."""
+    if not is_forecast(d.config):
+        return (d.tables, None), []
+    windows = plan_windows(d.tables[0], d.config)
+    table, eval_table = (None if each is None else cut_windows(each, windows) for each in d.tables)
+    assert table is not None
+    opened = [finding for each in d.tables if each is not None for finding in each.findings]
+    found = [*table.findings, *(eval_table.findings if eval_table is not None else ())]
+    return ((table, eval_table), windows), [each for each in found if each not in opened]
 
 
 def _without(tables: Tables, parts: PartColumn | None) -> Tables:
@@ -140,6 +160,8 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
     """Return the task with its metrics, and its roles."""
     config, table, hints = d.config, d.tables[0], d.hints
     chosen, further = part_columns(config.columns)
+    if d.windows is not None:
+        chosen = {**chosen, "features": "features", "label": d.windows.value}
     wanted = OWN_TASK if _is_own(d) else d.wanted
     columns = choose_form(table, hints, wanted, chosen, config.split.by)
     if not (config.tokenizer or d.source.tokenizer or d.source.makes_tokenizer):

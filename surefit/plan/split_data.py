@@ -22,6 +22,7 @@ from surefit.checks.split_advice import advise_split
 from surefit.config import RunConfig, set_option
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text, is_text_list
+from surefit.data.forecast_windows import with_split
 from surefit.data.row_arrays import count_distinct, take
 from surefit.data.row_parts import HeldOut, RowParts, hash_columns, hold_out
 from surefit.data.split import (
@@ -87,6 +88,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     """Split off validation rows, or take the evaluation data; report copies and leakage."""
     config, task, roles, reports = d.config, d.task, d.forms.roles, not d.request.one_row
     table, eval_table, by = d.forms.table, d.forms.eval_table, config.split.by
+    if d.windows is not None and eval_table is None:
+        config = with_split(config)
     _check_group_column(table, by)
     parts = row_parts(table, task, roles, by)
     rows, found = _scanned(table, config.scan, config.seed)

@@ -58,6 +58,7 @@ READING = (
     Stage("task", prepare_data.find_wanted, "wanted"),
     Stage("opening the data", prepare_data.open_data, "tables part_column kept_arrays"),
     Stage("opening the data", lambda d: prepare_data.check_stream(*d.tables, d.config)),
+    Stage("opening the data", prepare_data.cut_into_windows, "tables windows"),
     Stage("opening the model", build_model.open_source, "source"),
     Stage("opening the model", build_model.read_hints, "source hints"),
     Stage("opening the data", prepare_data.open_data_again, "tables"),

@@ -322,7 +322,7 @@ def full_precision(logits: torch.Tensor) -> torch.Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss", "mase", "smape"})
 HIGHER_IS_BETTER = frozenset(
     {
         *("accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou"),
