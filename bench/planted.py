@@ -65,7 +65,7 @@ def _stored(row: Row, at: int, kind: str, folder: Path) -> Row:
 
         name = row.get("name", f"{at:05d}.png")
         Image.fromarray(np.asarray(row["image"]).clip(0, 255).astype(np.uint8)).save(folder / name)
-        return {"image": name, "label": row["label"]}
+        return {**row, "image": name}
     if kind == "audio":
         import wave
 
@@ -75,7 +75,7 @@ def _stored(row: Row, at: int, kind: str, folder: Path) -> Row:
             file.setsampwidth(2)
             file.setframerate(row["rate"])
             file.writeframes(np.asarray(row["audio"]).clip(-32768, 32767).astype("<i2").tobytes())
-        return {"audio": name, "label": row["label"]}
+        return {"audio": name, **{n: v for n, v in row.items() if n not in ("audio", "rate")}}
     return row
 
 

@@ -30,7 +30,14 @@ class Site:
     cuts: int = 10**9
     """How many answers are cut."""
     endless: bool = False
+    said: str = ""
+    """The Content-Length that is said, whatever is sent."""
+    status_line: str = ""
+    """The first line of each answer, and nothing else."""
+    grows: str = ""
+    """Folders without end: `wide` have a page that never ends, `deep` have ever more of them."""
     chunk_seconds: float = 0.0
+    chunk_bytes: int = 1024
     held: threading.Event | None = None
     """Content stops after half of it until this is set, unless it is short."""
     redirects: dict[str, str] = field(default_factory=dict)
@@ -63,13 +70,16 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = "Basic " + base64.b64encode(f"me:{site.password}".encode()).decode()
         if site.password and self.headers.get("Authorization") != wanted:
             return self._status(401)
+        if site.status_line:
+            self.wfile.write(f"{site.status_line}\r\nContent-Length: 0\r\n\r\n".encode())
+            return None
         if path in site.redirects:
             self.send_response(302)
             self.send_header("Location", site.redirects[path])
             self.send_header("Content-Length", "0")
             return self.end_headers()
-        if path.endswith("/") and path not in site.files:
-            return self._index(site, path)
+        if path not in site.files and (path.endswith("/") or site.grows):
+            return self._endless_index() if site.grows == "wide" else self._index(site, path)
         if path not in site.files and any(name.startswith(f"{path}/") for name in site.files):
             site.redirects[path] = f"{path}/"
             return self._answer(with_body)
@@ -87,6 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _index(self, site: Site, path: str) -> None:
         inside = [name.removeprefix(path) for name in site.files if name.startswith(path)]
+        inside += [f"{k}/" for k in range(50)] if site.grows else []
         if not inside:
             return self._status(404)
         names = {name if "/" not in name else name.partition("/")[0] + "/" for name in inside}
@@ -98,6 +109,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(page)
         return None
+
+    def _endless_index(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b'<a href="a.jsonl">a.jsonl</a>' * 1000)
+        except OSError:
+            self.close_connection = True
 
     def _content(self, site: Site, path: str, with_body: bool) -> None:
         content = site.files[path]
@@ -113,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", etag if site.etags == "strong" else "W/" + etag)
         is_cut = with_body and site.cut is not None and site.cuts > 0
         if site.lengths and not site.endless and not is_cut:
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", site.said or str(len(body)))
         self.send_header("Content-Type", site.types.get(path, "application/octet-stream"))
         self.end_headers()
         if not with_body:
@@ -124,8 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
             while site.endless:
                 self.wfile.write(b"x" * 65536)
             sent = body[:cut]
-            for start in range(0, max(1, len(sent)), 1024):
-                self.wfile.write(sent[start : start + 1024])
+            for start in range(0, max(1, len(sent)), site.chunk_bytes):
+                self.wfile.write(sent[start : start + site.chunk_bytes])
                 time.sleep(site.chunk_seconds)
                 if site.held is not None and start > len(sent) // 2:
                     site.held.wait()

@@ -15,20 +15,21 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.row_arrays import blocks, new_array
-from surefit.data.split import Rows, count_classes
+from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.data.written_values import MISSING_MARKERS, read_number
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.targets.label_separator import likely_separator
+from surefit.targets.classes import likely_separator
 
 ALIKE_CLASSES = rule(
     "SF234",
     "warning",
-    "class names that differ by case or spaces only",
-    why="They are trained as different classes, and their rows contradict each other.",
-    fix="Write the class in one way in all rows.",
-    accept="The names stay classes of their own.",
+    "names that differ by case or spaces only",
+    why="They are different classes or categories to the model, and their rows contradict each "
+    "other.",
+    fix="Write the name in one way in all rows.",
+    accept="The names stay classes or categories of their own.",
 )
 
 MARKER_AS_LABEL = rule(
@@ -102,7 +103,7 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
         return
     names, sign = list(labels.names), labels.separator
     counts = dict(zip(names, labels.counts, strict=False))
-    is_open = encoder.settings.label_separator is None
+    is_open = encoder.settings.labels.separator is None
     if sign is not None and is_open:
         said = f"labels with {sign!r} are several classes; there are {len(names)}."
         yield note(f"column {column!r}: {said}", column=column)
@@ -172,6 +173,13 @@ def _alike(counts: Mapping[Any, int]) -> list[list[Any]]:
     ]
 
 
+def check_spelling(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
+    """Yield categories of a column that is read, alike but for case and spaces."""
+    if any(part.column == column and part.order is None for part in encoder.input.columns or ()):
+        written = table.profile(column).counts or {}
+        yield from _report_alike(_alike(written), written, table, column)
+
+
 def _are_frequent(counts: Sequence[int]) -> bool:
     """Return whether so many rows have each of the names that none of them is a slip."""
     return min(counts) >= FREQUENT_ROWS and min(counts) >= FREQUENT_SHARE * max(counts)
@@ -188,9 +196,9 @@ def _report_alike(
     )
     rarest = min(groups[0], key=counts.__getitem__)
     message = (
-        f"column {column!r}: {_number(len(groups), 'class has', 'classes have')} several names, "
+        f"column {column!r}: {_number(len(groups), 'name is', 'names are')} written in several "
     )
-    message += f"alike but for case and spaces: {shown}{_rows(table, column, rarest)}."
+    message += f"ways, alike but for case and spaces: {shown}{_rows(table, column, rarest)}."
     yield ALIKE_CLASSES.finding(message, _where(table, column, rarest), column=column)
 
 
@@ -301,20 +309,7 @@ def _where(table: Table, column: str, name: Any) -> dict[str, str | int]:
     return table.where(rows[0]) if rows else {}
 
 
-CLASSES_SHIFTED = rule(
-    "SF185",
-    "warning",
-    "classes missing or with other shares in validation",
-    why="Figures on such validation rows do not describe data like the training rows, and chance "
-    "does not explain the difference. Nothing measures how well a missing class is learned.",
-    fix="Draw both sets from the same data (leave --eval-data out), or add the missing rows.",
-    accept="The sets stay as they are.",
-)
-
 MAX_CLASSES = 100
-_UNLIKELY = 1e-3
-_NOTABLE_SHIFT = 0.2
-_FEWEST_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -324,11 +319,6 @@ class Classes:
     numbers: Rows
     names: list[Any]
 
-    def counts(self, names: Sequence[Any]) -> Rows:
-        """Return how many rows each of the given classes has."""
-        own = dict(zip(self.names, count_classes(self.numbers, len(self.names)), strict=True))
-        return np.array([int(own.get(name, 0)) for name in names])
-
 
 def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
     """Return the classes in a column with one label per row; None if there are many."""
@@ -337,51 +327,10 @@ def read_classes(table: Table, rows: Rows, column: str) -> Classes | None:
         return None
     if pc.count_distinct(table.arrow[column], mode="all").as_py() > MAX_CLASSES:
         return None
-    names: dict[str, Any] = {}
+    encoded = table.arrow[column].dictionary_encode("encode").combine_chunks()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=lambda at: repr(names[at]))
     numbers = new_array(len(rows), np.int16)
     for part in blocks(len(rows)):
-        values = table.arrow[column].take(pa.array(rows[part])).combine_chunks()
-        encoded = values.dictionary_encode("encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        here = {repr(name): name for name in encoded.dictionary.to_pylist()}
-        names |= {name: here[name] for name in here if name not in names}
-        places = np.array([[*names].index(name) for name in here], np.int16)
-        numbers[part] = places[np.asarray(encoded.indices)]
-    order = sorted(names)
-    ranks = np.array([order.index(name) for name in names], np.int16)
-    for part in blocks(len(rows)):
-        numbers[part] = ranks[numbers[part]]
-    return Classes(numbers, [names[name] for name in order])
-
-
-def compare_classes(train: Classes, validation: Classes, file: str) -> list[Finding]:
-    """A warning where a class lacks validation rows, or the shares differ by more than chance."""
-    counts, shown = train.counts(train.names), validation.counts(train.names)
-    if shown.sum() == 0 or counts.sum() == 0:
-        return []
-    shares, theirs = counts / counts.sum(), shown / shown.sum()
-    missing = (shown == 0) & ((1 - shares) ** int(shown.sum()) < _UNLIKELY)
-    if missing.any():
-        names = ", ".join(
-            f"{train.names[at]!r} ({counts[at]} training rows)"
-            for at in np.flatnonzero(missing)[:3]
-        )
-        more = f" and {int(missing.sum()) - 3} more" if missing.sum() > 3 else ""
-        message = f"None of the {int(shown.sum())} validation rows has the class {names}{more}."
-        return [CLASSES_SHIFTED.finding(message, file=file)]
-    shift = float(np.abs(shares - theirs).sum() / 2)
-    expected = shares * shown.sum()
-    square = float(((shown - expected) ** 2 / np.maximum(expected, 1)).sum())
-    freedom = max(1, len(shares) - 1)
-    by_chance = square < freedom + 4 * np.sqrt(2 * freedom) + 8
-    if shift < _NOTABLE_SHIFT or by_chance or min(counts.sum(), shown.sum()) < _FEWEST_ROWS:
-        return []
-    most = np.argsort(-np.abs(shares - theirs), kind="stable")[:3]
-    parts = ", ".join(
-        f"{train.names[at]!r} has {shares[at]:.0%} of the training rows and {theirs[at]:.0%} of "
-        "the validation rows"
-        for at in most.tolist()
-    )
-    message = f"The shares of the classes differ: {parts}."
-    return [CLASSES_SHIFTED.finding(message, file=file)]
+        numbers[part] = np.argsort(order)[np.asarray(encoded.indices.take(pa.array(rows[part])))]
+    return Classes(numbers, [names[at] for at in order])

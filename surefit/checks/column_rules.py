@@ -10,17 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.checks.class_values import check_spelling
 from surefit.checks.date_columns import check_number_dates, check_text_dates
 from surefit.checks.markers import check_markers
-from surefit.checks.number_values import (
-    TableSides,
-    check_constant_columns,
-    check_magnitudes,
-    of_table,
-)
-from surefit.checks.shapes import check_shape
+from surefit.checks.shapes import check_column
+from surefit.checks.shift import TableSides, check_columns
 from surefit.config import set_option
-from surefit.data.column_types import is_number
+from surefit.data.column_types import is_number, is_text
 from surefit.data.several_columns import target_columns
 from surefit.data.table import Table
 from surefit.data.written_values import is_missing
@@ -59,34 +55,37 @@ def _is_shaped(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> b
     return is_target or _is_number_read(table, column, task, encoder)
 
 
-def check_column_shape(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
-    """Yield the odd shape of a column of numbers, on a sample spread over the rows."""
+def check_numbers(table: Table, column: str, encoder: Encoder) -> Iterator[Finding]:
+    """Yield the odd shape of a column of numbers; the target may be several of them."""
+    is_input = column != encoder.roles.get("label")
     for part, name in target_columns(table, column):
-        if not is_number(part.column_type(name)):
-            continue
-        rows, values = [np.empty(0, np.int64)], [np.empty(0)]
-        for places, some in part.profile(name).spread():
-            rows.append(places)
-            values.append(some.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-        every = np.concatenate(values), np.concatenate(rows)
-        yield from check_shape(*every, f"column {name!r}", name, table.where)
+        if is_number(part.column_type(name)):
+            yield from check_column(part, name, is_input)
+
+
+def _is_category(table: Table, column: str, task: TaskSpec, encoder: Encoder) -> bool:
+    is_written = is_text(table.column_type(column))
+    return _is_of_table(table, column, task, encoder) and is_written
 
 
 COLUMN_RULES: tuple[tuple[Applies, Check], ...] = (
-    (_is_number_read, lambda table, column, _: check_magnitudes(of_table(table, column))),
     (_is_number_read, lambda table, column, _: check_number_dates(table, column)),
     (_is_of_table, check_text_dates),
-    (_is_shaped, check_column_shape),
+    (_is_category, check_spelling),
+    (_is_shaped, check_numbers),
     (_is_read, check_markers),
 )
 """The rules about the values of one column: which columns each is for, and its function. To add
 one, write the function beside its rule, and a row here."""
 
 
-def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
+def check_tables(
+    sides: TableSides, task: TaskSpec, encoder: Encoder, drawn_apart: bool = False
+) -> Iterator[Finding]:
     """Yield columns of training data and of evaluation data; one finding per cause.
 
-    Windows of series are no columns of the user's: their scales differ as the series do.
+    `drawn_apart` is whether the user wants sides that differ: other groups, or later rows. Windows
+    of series are no columns of the user's: their scales differ as the series do.
     """
     if encoder.settings.windows is not None:
         return
@@ -104,9 +103,17 @@ def check_tables(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterato
                 yield found
     if encoder.input.columns is not None:
         yield from check_blanks([*tables.values()], encoder)
-    if task.reads.whole_rows and not set(ALONE) & encoder.roles.keys():
-        label = encoder.roles.get("label")
-        yield from check_constant_columns(sides, [c for c in sides[0][0].columns if c != label])
+    if not drawn_apart:
+        yield from _compare(sides, task, encoder)
+
+
+def _compare(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
+    """Yield columns, and the target, whose values differ on the two sides of the split."""
+    label, names = encoder.roles.get("label"), sides[0][0].columns
+    is_table = task.reads.whole_rows and not set(ALONE) & encoder.roles.keys()
+    columns = [name for name in names if name != label] if is_table else []
+    read = [name for name in columns if _is_read(sides[0][0], name, task, encoder)]
+    yield from check_columns(sides, columns, read, label if "label" in task.targets else None)
 
 
 UNSEEN_BLANKS = rule(

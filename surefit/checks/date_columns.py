@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from surefit.checks.shapes import ODD_SHAPE, find_shape, report
 from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.profile import Profile
@@ -41,58 +42,49 @@ EXACT = 60.0
 """Seconds: numbers without such a name are dates if they are whole minutes."""
 
 
-def _digits(values: Numbers) -> Flags:
-    """Return whether numbers are year, month and day in digits."""
-    years, months, days = values // 10_000, values // 100 % 100, values % 100
-    known: Flags = (years >= 1900) & (years <= 2100) & (months >= 1) & (months <= 12)
-    most = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
-    fits: Flags = known & (days >= 1) & (days <= most[np.where(known, months, 0).astype(int)])
-    return fits
-
-
-def _months(values: Numbers) -> Flags:
-    return (values >= 190_001) & (values <= 210_012) & (values % 100 >= 1) & (values % 100 <= 12)
-
-
 @dataclass(frozen=True)
 class _Notation:
-    """A way to write dates as numbers, the pandas call that reads it, and one date read."""
+    """A way to write dates as numbers: digits in a pattern, or units since 1970."""
 
     name: str
-    fits: Callable[[Numbers], Flags]
     call: str
-    read: Callable[[float], str]
+    """The argument of the pandas call that reads it."""
+    pattern: str = ""
+    digits: int = 0
     per_second: float = 0.0
     """Of a clock: its units in a second. Ids and phone numbers are such numbers, too."""
 
+    def read(self, value: float) -> str | None:
+        """Return the date that a number stands for; None where it is none."""
+        if self.per_second:
+            return f"{datetime.fromtimestamp(value / self.per_second, UTC):%Y-%m-%d %H:%M}"
+        try:
+            date = datetime.strptime(f"{value:.0f}", self.pattern)
+        except ValueError:
+            return None
+        return f"{date:%Y-%m-%d}" if 1900 <= date.year <= 2100 else None
 
-def _clock(name: str, unit: str, per_second: float) -> _Notation:
-    return _Notation(
-        name,
-        lambda values: (5e8 * per_second <= values) & (values <= 2.5e9 * per_second),
-        f"unit={unit!r}",
-        lambda value: f"{datetime.fromtimestamp(value / per_second, UTC):%Y-%m-%d %H:%M}",
-        per_second,
-    )
-
-
-def _written(pattern: str) -> Callable[[float], str]:
-    return lambda value: f"{datetime.strptime(str(int(value)), pattern):%Y-%m-%d}"
+    def fits(self, values: Numbers) -> Flags:
+        """Return which numbers are dates."""
+        if self.per_second:
+            return np.asarray(
+                (values / self.per_second >= 5e8) & (values / self.per_second <= 2.5e9)
+            )
+        known: Flags = (values % 1 == 0) & (values >= 19 * 10.0 ** (self.digits - 2))
+        known &= values < 10.0**self.digits
+        if known.mean() >= ALMOST_ALL:
+            known[known] = [self.read(value) is not None for value in values[known].tolist()]
+        return known
 
 
 NOTATIONS = (
-    _Notation("YYYYMMDD", _digits, "format='%Y%m%d'", _written("%Y%m%d")),
-    _Notation("YYYYMM", _months, "format='%Y%m'", _written("%Y%m")),
-    _Notation(
-        "YYYYMMDDhhmmss",
-        lambda values: _digits(values // 1_000_000) & (values % 1_000_000 < 240_000),
-        "format='%Y%m%d%H%M%S'",
-        lambda value: _written("%Y%m%d")(value // 1_000_000),
-    ),
-    _clock("seconds since 1970", "s", 1.0),
-    _clock("milliseconds since 1970", "ms", 1e3),
-    _clock("microseconds since 1970", "us", 1e6),
-    _clock("nanoseconds since 1970", "ns", 1e9),
+    _Notation("YYYYMMDD", "format='%Y%m%d'", "%Y%m%d", 8),
+    _Notation("YYYYMM", "format='%Y%m'", "%Y%m", 6),
+    _Notation("YYYYMMDDhhmmss", "format='%Y%m%d%H%M%S'", "%Y%m%d%H%M%S", 14),
+    _Notation("seconds since 1970", "unit='s'", per_second=1.0),
+    _Notation("milliseconds since 1970", "unit='ms'", per_second=1e3),
+    _Notation("microseconds since 1970", "unit='us'", per_second=1e6),
+    _Notation("nanoseconds since 1970", "unit='ns'", per_second=1e9),
 )
 
 
@@ -126,8 +118,6 @@ def find_notation(values: Numbers, name: str) -> _Notation | None:
         return None
     for notation in NOTATIONS:
         if notation.fits(values).mean() < ALMOST_ALL:
-            continue
-        if (values % 1 != 0).any() and not notation.per_second:
             continue
         whole = distinct % (EXACT * notation.per_second or 1) == 0
         if not notation.per_second or NAMED.search(name.lower()) or whole.mean() > ALMOST_ALL:
@@ -190,8 +180,11 @@ def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Fi
     """Yield a text column that holds dates, and how they are read."""
     orders = {part.column: part.order or "" for part in encoder.input.columns or ()}
     order = orders.get(column)
-    known = order is not None and order != "mdy" and " or " not in order
-    if known or not is_text(table.column_type(column)):
+    if not is_text(table.column_type(column)):
+        return
+    if order:
+        yield from _check_far(table, column, order)
+    if order is not None and order != "mdy" and " or " not in order:
         return
     dates = _read(table.profile(column))
     problem = None if dates is None else _find_problem(column, order, dates)
@@ -199,6 +192,25 @@ def check_text_dates(table: Table, column: str, encoder: Encoder) -> Iterator[Fi
         (row, _), message, fix = problem
         message = f"column {column!r} {message}"
         yield UNCLEAR_DATES.finding(message, table.where(row), fix=fix, column=column)
+
+
+def _check_far(table: Table, column: str, order: str) -> Iterator[Finding]:
+    """Yield one date that repeats far from all others, on a sample: it may stand for none."""
+    read = [
+        (row, text, date.toordinal())
+        for rows, part in table.profile(column).spread()
+        for row, text in zip(rows.tolist(), part.to_pylist(), strict=True)
+        if text and (date := read_date(text.strip(), order)) is not None
+    ]
+    numbers = np.array([number for *_, number in read], np.float64)
+    shape = find_shape(numbers)
+    hits = np.flatnonzero(shape.hits) if shape is not None else np.empty(0, np.int64)
+    if len(hits) and len({*numbers[hits].tolist()}) == 1:
+        rows, texts = np.array([row for row, *_ in read]), [text for _, text, _ in read]
+        odd = texts[int(hits[0])]
+        what = f"column {column!r}: # of {len(read):,} dates looked at are far from all others"
+        fix = f"Leave the cells blank where {odd!r} means that the date is missing."
+        yield report(ODD_SHAPE, what, rows[hits], table.where, [odd] * 3, fix, column)
 
 
 def _read(profile: Profile) -> _Dates | None:

@@ -89,13 +89,20 @@ def fit(vectors: Array, targets: Array, seed: int = 0) -> Learned:
     return Learned(made[:, : targets.shape[1]], float(gains[0]), (float(gains[1:].mean()), spread))
 
 
-def check_learnable(sample: Sample, names: Sequence[Any]) -> Iterator[Finding]:
+def check_learnable(
+    train: Sample, validation: Sample | None, names: Sequence[Any]
+) -> Iterator[Finding]:
     """Yield whether labels follow from inputs; `names` are the classes, empty for numbers."""
-    labels = sample.labels
-    if labels is None or sample.vectors.shape[1] == 0 or len(labels) < FEWEST_ROWS:
+    if train.labels is None or train.vectors.shape[1] == 0 or len(train.labels) < FEWEST_ROWS:
         return
+    labels, vectors = train.labels, train.vectors
+    for other in (validation,) if validation is not None else ():
+        if other.labels is not None and other.vectors.shape[1:] == vectors.shape[1:]:
+            labels = np.concatenate([labels, other.labels])
+            vectors = np.concatenate([vectors, other.vectors])
     if len(names):
-        kept = np.flatnonzero(np.bincount(labels, minlength=len(names)) >= FEWEST_OF_CLASS)
+        counts = np.bincount(train.labels, minlength=len(names))
+        kept = np.flatnonzero(counts >= FEWEST_OF_CLASS)
         if not 2 <= len(kept) <= MOST_CLASSES:
             return
         rows = np.isin(labels, kept)
@@ -104,33 +111,53 @@ def check_learnable(sample: Sample, names: Sequence[Any]) -> Iterator[Finding]:
         rows = np.isfinite(labels)
         ranks = np.argsort(np.argsort(labels[rows], kind="stable")) / max(1, rows.sum())
         targets, kept = ranks[:, None].astype(np.float32), np.arange(1)
-    if rows.sum() < FEWEST_ROWS:
+    own = np.flatnonzero(rows) < len(train.labels)
+    count = int(own.sum())
+    if count < FEWEST_ROWS:
         return
-    vectors = sample.vectors[rows]
-    learned = fit(vectors if sample.is_text else scaled(vectors, vectors), targets)
+    vectors = vectors[rows]
+    learned = fit(vectors if train.is_text else scaled(vectors, vectors[own]), targets)
     mean, _ = learned.shuffled
     yield note(
-        f"a linear predictor on {int(rows.sum()):,} rows has a correlation of {learned.gain:.2f} "
+        f"a linear predictor on {len(own):,} rows has a correlation of {learned.gain:.2f} "
         f"with the labels of rows that it has not seen ({mean:.2f} with shuffled labels)."
     )
-    if learned.certainty < (BY_CHANCE if rows.sum() >= FEW_ROWS else FEW_BY_CHANCE):
+    if learned.certainty < (BY_CHANCE if count >= FEW_ROWS else FEW_BY_CHANCE):
         yield NOT_LEARNABLE.finding(
-            f"a linear predictor on {int(rows.sum()):,} rows does no better than with shuffled "
+            f"a linear predictor on {len(own):,} rows does no better than with shuffled "
             f"labels: its correlation with the labels of unseen rows is {learned.gain:.2f}, and "
             f"{mean:.2f} with shuffled ones."
         )
         return
-    yield from _check_parts(sample, rows, targets, learned)
+    order = train.rows[rows[: len(train.labels)]]
+    yield from _check_parts(train, own, order, targets, learned)
     yield from _check_names(
         learned, targets, [names[k] for k in kept.tolist()] if len(names) else []
     )
 
 
+def _parts(own: Array, numbers: Array) -> Iterator[tuple[Array, Array, str, int | None]]:
+    """Yield parts of the rows, the rest, a name and the first row: validation, ends of the file."""
+    order = np.argsort(numbers, kind="stable")
+    at = np.flatnonzero(own)[order]
+    held = np.flatnonzero(~own)
+    if len(held):
+        yield held, at, "the validation rows", None
+    for share in (0.1, 0.2, 0.3, 0.5):
+        count = int(share * len(at))
+        for part, rest, end in (
+            (slice(len(at) - count, None), slice(0, len(at) - count), "last"),
+            (slice(0, count), slice(count, None), "first"),
+        ):
+            first, last = (int(numbers[order[part]][n]) for n in (0, -1)) if count else (0, 0)
+            name = f"the {end} {share:.0%} of the file (rows {first} to {last})"
+            yield at[part], at[rest], name, first
+
+
 def _check_parts(
-    sample: Sample, rows: Array, targets: Array, learned: Learned
+    sample: Sample, own: Array, numbers: Array, targets: Array, learned: Learned
 ) -> Iterator[Finding]:
-    """Yield a part of the file whose labels do not follow from the inputs, or are turned round."""
-    order = np.argsort(sample.rows[rows], kind="stable")
+    """Yield a part of the rows whose labels do not follow from the inputs, or are turned round."""
     centred = targets - targets.mean(0)
     gain = (learned.scores * centred).sum(1)
     owner = targets.argmax(1)
@@ -141,32 +168,22 @@ def _check_parts(
         typical = means[owner]
     else:
         typical = np.full(len(gain), gain.mean())
-    overall = float(typical.mean())
-    if overall <= 0:
+    if float(typical.mean()) <= 0:
         return
-    numbers = sample.rows[rows][order]
-    for share in (0.1, 0.2, 0.3, 0.5):
-        count = int(share * len(order))
-        for part, rest, end in (
-            (order[-count:], order[:-count], "last"),
-            (order[:count], order[count:], "first"),
-        ):
-            if len(part) < 40 or len(np.unique(owner[part])) < min(2, targets.shape[1]):
-                continue
-            differs = gain[part] - typical[part]
-            error = gain.std() * (1 / len(part) + 1 / len(rest)) ** 0.5
-            own, other = float(gain[part].mean()), float(gain[rest].mean())
-            known = float(typical[part].mean())
-            if differs.mean() < -FAR_BELOW * error and own < 0.2 * known and other > 0:
-                first = int(numbers[-count] if end == "last" else numbers[0])
-                until = int(numbers[-1] if end == "last" else numbers[count - 1])
-                yield NOT_LEARNABLE.finding(
-                    f"the {end} {share:.0%} of the file (rows {first} to {until}): what a linear "
-                    "predictor learns from the other rows does not hold there; its agreement with "
-                    f"the labels is {own / known:.0%} of that in the whole file.",
-                    sample.where(first),
-                )
-                return
+    for part, rest, name, first in _parts(own, numbers):
+        if len(part) < 40 or len(np.unique(owner[part])) < min(2, targets.shape[1]):
+            continue
+        differs = gain[part] - typical[part]
+        error = gain.std() * (1 / len(part) + 1 / len(rest)) ** 0.5
+        here, other = float(gain[part].mean()), float(gain[rest].mean())
+        known = float(typical[part].mean())
+        if differs.mean() < -FAR_BELOW * error and here < 0.2 * known and other > 0:
+            yield NOT_LEARNABLE.finding(
+                f"{name}: what a linear predictor learns from the other rows does not hold there; "
+                f"its agreement with the labels is {here / known:.0%} of that in all rows.",
+                None if first is None else sample.where(first),
+            )
+            return
 
 
 def _check_names(learned: Learned, targets: Array, names: Sequence[Any]) -> Iterator[Finding]:

@@ -63,6 +63,7 @@ class Marker:
 
 LEAVE_OUT = "Remove these from the texts; the template or tokenizer adds its own."
 DROP = "Drop these rows, or make their texts again."
+REFUSALS = "refusals of an assistant"
 MARKERS = (
     Marker(
         "special tokens",
@@ -77,6 +78,20 @@ MARKERS = (
         r"(?m)^#{2,3} ?(?:Instructions?|Response|Input|Assistant|Human|User) ?:|"
         r"Below is an instruction that describes a task",
         LEAVE_OUT,
+    ),
+    Marker(
+        "turns of a dialogue",
+        r"(?m)^(?:Human|User|Assistant|USER|ASSISTANT|HUMAN) ?:",
+        "Leave the further turns out, or give dialogues as messages.",
+        USUAL,
+        least=NOT_RARE,
+    ),
+    Marker(
+        "names of a field",
+        r"^(?:Output|Response|Completion|Target|Label|Answer) ?:",
+        LEAVE_OUT,
+        USUAL,
+        least=0.05,
     ),
     Marker(
         "placeholders",
@@ -110,7 +125,7 @@ MARKERS = (
         in_code=True,
     ),
     Marker(
-        "refusals of an assistant",
+        REFUSALS,
         r"(?i)\bas an? (?:AI|artificial intelligence)(?: language)? model\b|"
         r"^(?:I'm|I am|I’m) sorry, but I (?:cannot|can't|can’t|am unable)",
         "Drop these rows, unless the model is to refuse as well.",
@@ -208,6 +223,8 @@ def check_markers(table: Table, column: str, encoder: Encoder) -> Iterator[Findi
             _look(texts, places, scan, own)
     if marks_are_read:
         scan.hits.pop(MARKERS[0].name, None)
+    if column == encoder.roles.get("rejected"):  # what the model is to avoid
+        scan.hits.pop(REFUSALS, None)
     yield from _judge(table, column, scan)
 
 

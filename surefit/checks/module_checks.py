@@ -57,29 +57,33 @@ def check_trainable(module: nn.Module) -> Iterator[Finding]:
 
 def check_registered(module: nn.Module) -> Iterator[Finding]:
     """Layers and weights that a module uses without having them as its own are never trained."""
-    from torch import Tensor, nn
-
-    own = {id(part) for part in (*module.modules(), *module.parameters())}
-    stray = []
-    for name, part in module.named_modules():
-        for attribute, value in vars(part).items():
-            held = value.values() if isinstance(value, dict) else value
-            items = held if isinstance(value, list | tuple | dict) else [value]
-            if not attribute.startswith("_") and any(
-                id(item) not in own
-                and (
-                    isinstance(item, nn.Module)
-                    or (isinstance(item, Tensor) and item.requires_grad and item.is_leaf)
-                )
-                for item in items
-            ):
-                stray.append(f"{name}.{attribute}".lstrip("."))
+    stray = [*dict.fromkeys(find_strays(module).values())]
     if stray:
         shown = ", ".join(repr(name) for name in stray[:3])
         yield UNREGISTERED_LAYERS.finding(
             f"{type(module).__name__} keeps layers or weights in {shown}, where torch does not see "
             "them: they are neither trained nor saved."
         )
+
+
+def find_strays(module: nn.Module) -> dict[int, str]:
+    """Return the weights in attributes that torch does not look into, by their ids."""
+    from torch import Tensor, nn
+
+    own = {id(part) for part in (*module.modules(), *module.parameters())}
+    stray: dict[int, str] = {}
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            held = value.values() if isinstance(value, dict) else value
+            items = held if isinstance(value, list | tuple | dict) else [value]
+            for item in items if not attribute.startswith("_") else ():
+                weights = [*item.parameters()] if isinstance(item, nn.Module) else [item]
+                is_layer = isinstance(item, nn.Module)
+                is_weight = isinstance(item, Tensor) and item.requires_grad and item.is_leaf
+                if id(item) not in own and (is_layer or is_weight):
+                    where = f"{name}.{attribute}".lstrip(".")
+                    stray |= dict.fromkeys(map(id, [item, *weights]), where)
+    return stray
 
 
 def check_optimizer(module: nn.Module, optimizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""The mechanisms that look at encoded rows and at pairs of columns: one function that runs them."""
+"""The mechanisms that look at encoded rows and at pairs of columns: one function runs them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,36 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.checks.copies import NEAR_COPIES
+from surefit.checks.encoded_tokens import check_unknown_tokens
+from surefit.checks.giveaways import check_columns, check_forms
 from surefit.checks.learnable import check_learnable
-from surefit.checks.nuisances import check_nuisances
-from surefit.checks.shapes import ODD_SHAPE, check_shape, find_group
+from surefit.checks.ledger import target_unit
+from surefit.checks.shapes import ODD_SHAPE, check_amounts, check_shape, find_group
+from surefit.checks.shift import check_samples
 from surefit.checks.tag_schemes import check_tags
 from surefit.checks.text_pairs import check_pairs
 from surefit.checks.text_shapes import check_text_shape
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.findings import Finding
+from surefit.findings import Finding, rule
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_facts import Sample, scaled, take_sample
+from surefit.inputs.row_input import ALONE, RowInput
 from surefit.inputs.store import Store
+
+SAME_INPUTS = rule(
+    "SF246",
+    "warning",
+    "all training rows have the same input",
+    why="Nothing can be learned from inputs that do not differ, whatever the labels are.",
+    fix="Check how the inputs were made: a fixed file, zeros or a placeholder are usual causes.",
+    accept="The run starts without the warning; nothing but the most common label is learned.",
+)
 
 PAIRED = (("source", "target"), ("prompt", "answer"), ("prompt", "chosen"), ("text", "text_pair"))
 """Roles of texts that belong together."""
 TEXTS = ("text", "source", "target", "prompt", "answer", "chosen", "rejected")
+INPUTS = ("text", "source", "prompt")
 CONTENT, TINY = ("spread", "contrast", "loudness"), 1e-7
 """Facts that are 0 in rows without content."""
 READ = ("features", "image", "audio")
@@ -38,37 +52,77 @@ FEWEST_COPIES, LEAST_COPIES = 5, 0.02
 NEAR = 0.04
 """Share of the median distance to the nearest row within which a row is a copy."""
 MOST_COMPARED = 1_000
+FEWEST_ALIKE = 8
 Array = npt.NDArray[Any]
 Sides = tuple[tuple[Store, Table], tuple[Store, Table]]
 
 
-def check_row_contents(sides: Sides, rows: Rows, encoder: Encoder) -> Iterator[Finding]:
-    """Yield what the training rows have in common that they should not."""
-    (store, table), validation = sides
+def check_row_contents(
+    sides: Sides, rows: Rows, encoder: Encoder, given: RowInput | None, drawn_apart: bool
+) -> Iterator[Finding]:
+    """Yield what the training rows have in common that they should not, and how the sides differ.
+
+    `given` is what is known of such inputs; `drawn_apart`: see `check_tables`.
+    """
+    (store, table), (validation, shown) = sides
     roles = encoder.roles
+    column = next((roles[role] for role in ALONE if role in roles), "")
+    unknown = [*check_unknown_tokens(store, table, encoder)]
+    yield from unknown or check_unknown_tokens(validation, shown, encoder)
+    if found := _same_inputs(store, column):
+        yield found
+        return
+    amounts = given.amounts(encoder) if given is not None else None
+    if amounts is not None:
+        found_rows = [*check_amounts(store, table, amounts, column, "training")]
+        yield from found_rows or check_amounts(validation, shown, amounts, column, "validation")
+    if given is not None and given.check is not None:
+        yield from given.check(store, table, encoder)
+    if encoder.input.columns is not None and "label" in roles:
+        yield from check_columns(table, rows, encoder)
     for one, two in PAIRED:
         if one in roles and two in roles:
             yield from check_pairs(table, rows, roles[one], roles[two], one == "source")
     for role in TEXTS:
         if role in roles:
-            yield from check_text_shape(table, rows, roles[role])
+            label = roles.get("label")
+            yield from check_text_shape(table, rows, roles[role], role in INPUTS, label)
     if "tokens" in roles and "tags" in roles:
         yield from check_tags(table, rows, roles["tokens"], roles["tags"])
-    sample = take_sample(store, table, encoder)
+    sample, other = take_sample(store, table, encoder), take_sample(validation, shown, encoder)
     if sample is None:
         return
     yield from _check_facts(sample, encoder)
     classes = encoder.target.classes
     names = list(classes.names) if classes is not None else []
-    yield from check_learnable(sample, names)
-    yield from check_nuisances(sample, encoder, names)
-    if encoder.input.columns is None and not sample.is_text:
-        yield from _check_copies(sample, take_sample(*validation, encoder))
+    yield from check_learnable(sample, other, names)
+    yield from check_forms(sample, encoder, names)
+    if other is None or encoder.input.columns is not None:
+        return
+    if not sample.is_text:
+        yield from _check_copies(sample, other)
+    if not drawn_apart:
+        yield from check_samples(sample, other, column)
 
 
-def _check_copies(train: Sample, validation: Sample | None) -> Iterator[Finding]:
+def _same_inputs(store: Store, column: str) -> Finding | None:
+    """Return the finding about training rows that are equal in all but their labels."""
+    inputs = [name for name in store.fields if name != "labels"]
+    of_rows = "labels" in store.fields and target_unit(store.fields) == "rows"
+    if len(store) < FEWEST_ALIKE or not of_rows or not inputs:
+        return None
+    row = {name: store.value(name, 0) for name in inputs}
+    if not all(np.array_equal(store.value(n, at), row[n]) for at in range(len(store)) for n in row):
+        return None
+    first = row[inputs[0]]
+    what = f"{first.flat[0] + 0.0:g} everywhere" if np.ptp(first) == 0 else "the same values"
+    message = f"column {column!r}: the inputs of all {len(store):,} training rows are equal: {what}"
+    return SAME_INPUTS.finding(f"{message} (shape {list(first.shape)}).", column=column)
+
+
+def _check_copies(train: Sample, validation: Sample) -> Iterator[Finding]:
     """Yield validation rows that lie far nearer to a training row than rows of one set do."""
-    if validation is None or min(len(train.rows), len(validation.rows)) < FEWEST_COPIES:
+    if min(len(train.rows), len(validation.rows)) < FEWEST_COPIES:
         return
     if validation.vectors.shape[1] != train.vectors.shape[1]:
         return
@@ -132,7 +186,7 @@ def _check_facts(sample: Sample, encoder: Encoder) -> Iterator[Finding]:
 
 def _numbers(sample: Sample, has_channels: bool) -> Iterator[tuple[str, Array, Array]]:
     """Yield facts, then channels: name, numbers and the row of each."""
-    for name, values in sample.facts.items():
+    for name, values in sample.facts.items() if not sample.is_text else ():
         yield name, values, sample.rows
     for name, (values, owners) in sample.channels.items() if has_channels else ():
         yield f"channel {name}", values, sample.rows[owners]

@@ -3,27 +3,34 @@
 One predicate looks at every numeric thing: columns of a table, targets, channels of features. A
 healthy sample of measurements has neighbours for each of its values: nothing lies far from all
 others and repeats, no single value in their middle is frequent, and no gap parts them in two.
+Values of absurd size are looked for among all rows: the largest of each slice join the sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from surefit.checks.class_values import SENTINELS
-from surefit.findings import Finding, Place, rule
+from surefit.config import set_option
+from surefit.data.split import sample_rows
+from surefit.data.table import Table
+from surefit.findings import Finding, Place, Rule, rule
+from surefit.inputs.store import Store
 
 ODD_SHAPE = rule(
     "SF244",
     "warning",
     "numbers that do not fit the others of their column",
     why="A value that repeats far from all others usually stands for a missing one; values that "
-    "pile up were cut off or filled in; two scales come from two units. The model takes each for "
-    "a measurement.",
+    "pile up were cut off or filled in; two scales come from two units; absurd sizes from an "
+    "overflow. The model takes each for a measurement, and beside an absurd value, which sets the "
+    "scale, all others look the same.",
     fix="Correct the values or leave them blank.",
     accept="The values are trained on as they are.",
 )
@@ -49,7 +56,9 @@ SCALES = 8.0
 SCALE_SHARE = 0.015
 """... each of which has this share of the rows ..."""
 ALIKE = 0.3
-"""... and a spread, in logarithms, which is at least this share of the other's."""
+"""... and a spread, in logarithms, which is at least this share of the other's ..."""
+OFFSET = 0.6
+"""... or in units, as years of two and of four digits have."""
 GROUP_GAP = 0.6
 """A gap that parts a few rows from all others, as a share of the others' range."""
 SHOWN = 3
@@ -159,7 +168,7 @@ def _is_natural(value: float) -> bool:
 
 
 def _scales(values: Array, different: Array, counts: Array) -> Shape | None:
-    """Two groups of sizes with a gap between them, alike but for a factor."""
+    """Two groups of sizes with a gap between them, alike but for a factor or an offset."""
     sizes = np.abs(values)
     kept = np.isfinite(values) & (values != 0)
     ordered = np.sort(sizes[kept])
@@ -174,8 +183,9 @@ def _scales(values: Array, different: Array, counts: Array) -> Shape | None:
     second = np.partition(ratios, -2)[-2]
     if len(np.unique(small)) < 3 or len(np.unique(large)) < 3 or ratios[at] < 2 * second:
         return None
-    spreads = [np.ptp(np.log(np.percentile(part, (10, 90)))) for part in (small, large)]
-    if min(spreads) < ALIKE * max(spreads):
+    ends = [np.percentile(part, (10, 90)) for part in (small, large)]
+    factors, widths = [np.ptp(np.log(each)) for each in ends], [np.ptp(each) for each in ends]
+    if min(factors) < ALIKE * max(factors) and min(widths) < OFFSET * max(widths):
         return None
     is_odd = kept & (sizes <= small[-1] if len(small) <= len(large) else sizes >= large[0])
     what = (
@@ -209,19 +219,42 @@ def find_group(values: Array) -> Shape | None:
         return None
     gaps = np.diff(known)
     at = int(np.argmax(gaps))
+    second = float(np.partition(gaps, -2)[-2])
     low, high = known[: at + 1], known[at + 1 :]
     fewer, rest = (low, high) if len(low) < len(high) else (high, low)
     bounds = np.percentile(rest, (1, 99))
     if not max(FEWEST_HITS, SCALE_SHARE * len(known)) <= len(fewer) <= 0.4 * len(known):
         return None
     spread = bounds[1] - bounds[0]
-    if spread <= 1e-9 * abs(known).max() or gaps[at] < GROUP_GAP * spread:
+    if spread <= 1e-9 * abs(known).max() or gaps[at] < max(GROUP_GAP * spread, 2 * second):
         return None
     hits = (values >= fewer[0]) & (values <= fewer[-1])
     what = (
         f"lie apart: {fewer[0]:g} to {fewer[-1]:g}, and {rest[0]:g} to {rest[-1]:g} in all others"
     )
     return Shape(hits, what, "Look at these rows: they were made in another way than the others.")
+
+
+def report(
+    broken: Rule,
+    what: str,
+    rows: Array,
+    where: Callable[[int], Place],
+    quotes: Sequence[Any],
+    fix: str,
+    column: str | None,
+) -> Finding:
+    """Return the finding about some rows, with the first of them and what each has.
+
+    In `what`, # stands for their number.
+    """
+    places = [where(int(row)) for row in rows[:SHOWN]]
+    shown = (
+        f"row {place.get('row', row)} ({repr(quote) if isinstance(quote, str) else f'{quote:g}'})"
+        for row, place, quote in zip(rows[:SHOWN], places, quotes, strict=False)
+    )
+    message = f"{what.replace('#', f'{len(rows):,}', 1)}: {', '.join(shown)}."
+    return broken.finding(message, places[0], fix=fix, column=column)
 
 
 def check_shape(
@@ -236,10 +269,148 @@ def check_shape(
     shape = find(np.asarray(values, np.float64))
     if shape is None:
         return
-    hit = rows[shape.hits]
-    shown = ", ".join(
-        f"row {where(int(row)).get('row', row)} has {value:g}"
-        for row, value in zip(hit[:SHOWN], values[shape.hits][:SHOWN], strict=True)
+    what = f"{name}: # of {len(rows):,} values looked at {shape.what}"
+    quotes = values[shape.hits][:SHOWN].tolist()
+    yield report(ODD_SHAPE, what, rows[shape.hits], where, quotes, shape.fix, column)
+
+
+GAP = 2.0**13
+"""A factor without values below an absurd one ..."""
+SMALLEST = 65_536.0
+"""... which is not smaller than this: rounding errors beside probabilities are no case ..."""
+LARGEST_SHARE = 0.1
+"""... and is found in at most this share of the rows."""
+SQUEEZED = 300.0
+"""How many times the largest other value the column's standard deviation must be."""
+BESIDE_ZERO = 1e30
+"""From here on, a value is absurd even if all others are zero."""
+FEATURE_GAP = 1e9
+"""A factor between one feature and all others."""
+TOPS = 8
+CHUNK, SAMPLED = 1 << 20, 1 << 22
+
+
+def find_absurd(sample: Array, tops: Array, num_rows: int) -> float | None:
+    """Return the size from which values are absurd, by a sample and the largest of all rows.
+
+    Nothing lies between an absurd value and the others; heavy tails leave no such gap.
+
+    >>> heights = np.linspace(140, 200, 99)
+    >>> find_absurd(heights, np.array([1e7, 200.0]), 100), find_absurd(heights, heights, 99)
+    (10000000.0, None)
+    """
+    usual, largest = (np.abs(part[np.isfinite(part)]) for part in (sample, tops))
+    sizes = np.unique(np.concatenate([usual, largest]))
+    sizes = sizes[sizes > 0]
+    with np.errstate(over="ignore"):
+        gaps = np.flatnonzero(sizes[1:] / sizes[:-1] >= GAP) + 1
+    for bound in sizes[gaps][sizes[gaps] >= SMALLEST].tolist():
+        share = max(
+            (usual >= bound).mean() if len(usual) else 0, (largest >= bound).sum() / num_rows
+        )
+        below = sizes[np.searchsorted(sizes, bound) - 1]
+        if share <= LARGEST_SHARE and bound / below * share**0.5 >= SQUEEZED:
+            return float(bound)
+    beside_zero = len(sizes) and sizes[0] >= BESIDE_ZERO and (usual > 0).mean() <= LARGEST_SHARE
+    return float(sizes[0]) if beside_zero else None
+
+
+def check_column(table: Table, column: str, whole: bool) -> Iterator[Finding]:
+    """Yield the odd shape of a column of numbers, on a sample spread over the rows.
+
+    With `whole`, values of absurd size are looked for among all rows.
+    """
+    profile = table.profile(column)
+    rows, values = [np.empty(0, np.int64)], [np.empty(0)]
+    tops, at = [np.empty(0)], [np.empty(0, np.int64)]
+    for start, part in profile.slices():
+        read = part.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        chosen = np.arange(-start % profile.stride, len(read), profile.stride)
+        rows.append(start + chosen)
+        values.append(read[chosen])
+        sizes = np.where(np.isfinite(read), np.abs(read), -1)
+        largest = (
+            np.argsort(sizes)[-TOPS:]
+            if len(sizes) <= TOPS
+            else (np.argpartition(sizes, -TOPS)[-TOPS:])
+        )
+        at.append(start + largest)
+        tops.append(read[largest])
+    sample, numbers = np.concatenate(values), np.concatenate(rows)
+    every, places = np.concatenate([sample, *tops]), np.concatenate([numbers, *at])
+    bound = find_absurd(sample, np.concatenate(tops), len(profile.values)) if whole else None
+    if bound is None:
+        yield from check_shape(sample, numbers, f"column {column!r}", column, table.where)
+        return
+    absurd = np.abs(np.nan_to_num(every)) >= bound
+    hit, first = np.unique(places[absurd], return_index=True)
+    rest = every[~absurd & np.isfinite(every)]
+    what = (
+        f"column {column!r}: # of {len(numbers):,} rows looked at have values of another order of "
+        f"magnitude than all others ({rest.min(initial=0):g} to {rest.max(initial=0):g})"
     )
-    message = f"{name}: {len(hit):,} of {len(rows):,} values looked at {shape.what}: {shown}."
-    yield ODD_SHAPE.finding(message, where(int(hit[0])), fix=shape.fix, column=column)
+    fix = "Correct or blank these values, or leave the column out: "
+    fix += f"{set_option('ignore', column)}."
+    quotes = every[absurd][first][:SHOWN].tolist()
+    yield report(ODD_SHAPE, what, hit, table.where, quotes, fix, column)
+
+
+def check_amounts(
+    store: Store, table: Table, name: str, column: str, side: str
+) -> Iterator[Finding]:
+    """Yield features of encoded rows with values of absurd size, and absurd features."""
+    field = store.fields.get(name)
+    if field is None or field.rank not in (1, 2) or not len(store):
+        return
+    width, flat = int(store.value(name, 0).shape[-1]), store.values(name)
+    if width == 0 or len(flat) % width:
+        return
+    steps = flat.reshape(-1, width)
+    size = max(1, CHUNK // width)
+    places, tops = [], []
+    for start in range(0, len(steps), size):
+        sizes = np.nan_to_num(np.abs(steps[start : start + size]), nan=0, posinf=0)
+        places.append(start + sizes.argmax(0))
+        tops.append(sizes.max(0))
+    largest, at = np.stack(tops).astype(np.float64), np.stack(places)  # (chunks, width)
+    if largest.max() < SMALLEST:
+        return
+    some = np.sort(sample_rows(len(steps), max(1, SAMPLED // width), 0))
+    sample = np.abs(np.asarray(steps[some], np.float64))
+    bounds = {
+        n: bound
+        for n in np.flatnonzero(largest.max(0) >= SMALLEST).tolist()
+        if (bound := find_absurd(sample[:, n], largest[:, n], len(steps))) is not None
+    }
+    bounds |= dict.fromkeys(_absurd_features(sample, largest.max(0)), SMALLEST)
+    found = sorted(
+        {
+            (int(step), n, float(steps[step, n]))
+            for n, bound in bounds.items()
+            for step in (*at[largest[:, n] >= bound, n], *some[sample[:, n] >= bound])
+        }
+    )
+    if not found:
+        return
+    offsets = store.offsets(name)
+    rows = np.searchsorted(offsets, [step * width for step, *_ in found], side="right") - 1
+    rows, first = np.unique(store.source_row[rows], return_index=True)
+    quotes = [f"{found[n][2]:g} in feature {found[n][1]}" for n in first[:SHOWN]]
+    what = (
+        f"column {column!r}: # of {len(store):,} {side} rows have values of another order of "
+        f"magnitude, in {len(bounds)} of {width} features"
+    )
+    fix = "Correct these values, scale the feature (a logarithm, for example), or leave it out."
+    yield report(ODD_SHAPE, what, rows, table.where, quotes, fix, column)
+
+
+def _absurd_features(sample: Array, tops: Array) -> list[int]:
+    """Return features whose every value is far larger than all values of the other features."""
+    lowest = np.where(sample > 0, sample, np.inf).min(0)
+    order = np.argsort(tops, kind="stable")
+    few = max(1, int(LARGEST_SHARE * len(order)))
+    for at in range(max(1, len(order) - few), len(order)):
+        upper = order[at:]
+        if 0 < tops[order[at - 1]] < lowest[upper].min() / FEATURE_GAP:
+            return [int(n) for n in upper if tops[n] >= SMALLEST]
+    return []

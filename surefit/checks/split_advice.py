@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +13,10 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_number, is_text
 from surefit.data.column_values import has_words
-from surefit.data.split_columns import NAMED_FOR_GROUPS, date_order, read_times
+from surefit.data.split_columns import NAMED_FOR_GROUPS, read_times
 from surefit.data.table import Table
-from surefit.findings import Finding, rule
+from surefit.data.written_values import date_order
+from surefit.findings import Finding, Rule, rule
 
 GROUPS_DIVIDED = rule(
     "SF189",
@@ -51,21 +53,14 @@ def advise_split(table: Table, label: str) -> Iterator[Finding]:
     """Yield what speaks against a split that draws rows at random, one finding per cause."""
     if table.num_rows < LEAST_ROWS or not table.profile(label).is_scalar:
         return
-    for column in table.columns:
-        if column != label and has_words(column, NAMED_FOR_GROUPS):
-            found = _check_groups(table, column, label)
-            if found is not None:
-                yield found
-                break
+    others = [column for column in table.columns if column != label]
     kind = table.column_type(label)
-    if not is_number(kind) or pa.types.is_boolean(kind) or table.profile(label).num_distinct < 10:
-        return
-    for column in table.columns:
-        if column != label and _has_dates(table, column):
-            found = _check_past(table, column, label)
-            if found is not None:
-                yield found
-                break
+    is_amount = is_number(kind) and not pa.types.is_boolean(kind)
+    is_amount &= table.profile(label).num_distinct >= 10
+    grouped = (_check_groups(table, n, label) for n in others if has_words(n, NAMED_FOR_GROUPS))
+    in_time = (_check_past(table, n, label) for n in others if is_amount and _has_dates(table, n))
+    for found in (grouped, in_time):
+        yield from islice(filter(None, found), 1)
 
 
 def _check_groups(table: Table, column: str, label: str) -> Finding | None:
@@ -93,11 +88,8 @@ def _check_groups(table: Table, column: str, label: str) -> Finding | None:
         f"the same in all rows of {num_constant:,} of the {len(num_targets):,} with several rows, "
         "which are divided between training and validation."
     )
-    fix = (
-        f"Keep each group in one set: {set_option('split.by', column)}. To split at random as you "
-        "do now, without this warning: --set accept=SF189."
-    )
-    return GROUPS_DIVIDED.finding(message, fix=fix, file=table.sources[0].file, column=column)
+    fix = f"Keep each group in one set: {set_option('split.by', column)}."
+    return _advise(GROUPS_DIVIDED, message, fix, table, column)
 
 
 def _has_dates(table: Table, column: str) -> bool:
@@ -131,8 +123,10 @@ def _check_past(table: Table, column: str, label: str) -> Finding | None:
         f"The rows are in time, by {column!r}, and {label!r} follows the row before it "
         f"(correlation {correlation:.2f}); the validation rows are drawn from between."
     )
-    fix = (
-        f"Validate on the latest rows: {set_option('split.time', column)}. To split at random as "
-        "you do now, without this warning: --set accept=SF190."
-    )
-    return TIME_DIVIDED.finding(message, fix=fix, file=table.sources[0].file, column=column)
+    fix = f"Validate on the latest rows: {set_option('split.time', column)}."
+    return _advise(TIME_DIVIDED, message, fix, table, column)
+
+
+def _advise(broken: Rule, message: str, fix: str, table: Table, column: str) -> Finding:
+    fix += f" To split at random as you do now, without this warning: --set accept={broken.code}."
+    return broken.finding(message, fix=fix, file=table.sources[0].file, column=column)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.checks.shapes import SHOWN, report
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
@@ -34,7 +35,6 @@ SOME, USUAL = 0.01, 0.6
 ENDS = frozenset("LUES")
 SURE, OWN = 4.0, 0.0
 """Logarithm of how much better tags must fit the words beside theirs."""
-SHOWN = 3
 
 
 def check_tags(table: Table, rows: Array, words: str, tags: str) -> Iterator[Finding]:
@@ -105,12 +105,10 @@ def _end(known: Sequence[str], start: int, none: str) -> int:
 def _found(
     table: Table, what: str, hits: Sequence[tuple[int, Sequence[str]]], column: str
 ) -> Finding:
-    shown = ", ".join(
-        f"row {table.where(number)['row']} ({' '.join(known[:4])})"
-        for number, known in hits[:SHOWN]
-    )
-    message = f"column {column!r}: {len(hits):,} {what}: {shown}."
-    return TAGS_UNLIKE.finding(message, table.where(hits[0][0]), column=column)
+    rows = np.array([number for number, _ in hits])
+    quotes = [" ".join(known[:4]) for _, known in hits[:SHOWN]]
+    what = f"column {column!r}: # {what}"
+    return report(TAGS_UNLIKE, what, rows, table.where, quotes, TAGS_UNLIKE.fix, column)
 
 
 def _check_places(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.checks.shapes import SHOWN, report
 from surefit.data.column_types import is_text
 from surefit.data.split import sample_rows
 from surefit.data.table import Table
@@ -43,7 +44,9 @@ SOME, MANY = 0.015, 0.3
 LONG = 24
 """Characters from which a repeated text is no short answer such as yes."""
 SURE_SIDE = 2.0
-SHOWN = 3
+FAR_LENGTH, STEADY, FEW_FAR = 4.0, 0.35, 0.03
+"""Deviations from the median of the logarithm of a ratio of lengths, its usual deviation at most,
+and the share of rows from which they are reported."""
 PARTS = (1.0, 0.5, 0.3, 0.1)
 """Shares of the file, from its end, in which shifted rows are looked for."""
 
@@ -68,16 +71,11 @@ class Pairs:
 
     def found(self, what: str, hits: Sequence[int], fix: str) -> Finding:
         """Return a finding about some of the pairs."""
-        places = [self.table.where(int(self.rows[n])) for n in hits[:SHOWN]]
-        shown = ", ".join(
-            f"row {place['row']} ({self.seconds[n][:40]!r})"
-            for place, n in zip(places, hits, strict=False)
-        )
-        message = (
-            f"columns {self.columns[0]!r} and {self.columns[1]!r}: {len(hits):,} of "
-            f"{len(self.rows):,} rows looked at {what}: {shown}."
-        )
-        return PARTNERS.finding(message, places[0], fix=fix, column=self.columns[1])
+        named = f"columns {self.columns[0]!r} and {self.columns[1]!r}"
+        what = f"{named}: # of {len(self.rows):,} rows looked at {what}"
+        quotes = [self.seconds[n][:40] for n in hits[:SHOWN]]
+        where = self.table.where
+        return report(PARTNERS, what, self.rows[[*hits]], where, quotes, fix, self.columns[1])
 
 
 def check_pairs(
@@ -95,6 +93,9 @@ def check_pairs(
         return
     yield from _equal(pairs)
     yield from _repeated(pairs)
+    yield from _contained(pairs)
+    if translated:
+        yield from _lengths(pairs)
     yield from _sides(pairs, translated)
     neighbours = np.arange(max(0, table.num_rows - MOST_ROWS), table.num_rows)
     yield from _shifted(Pairs.of(table, (one, two), neighbours))
@@ -114,6 +115,28 @@ def _equal(pairs: Pairs) -> Iterator[Finding]:
         ]
         if len(hits) >= max(3, SOME * len(texts)):
             yield pairs.found(what, hits, "Remove the repeated text from these rows, or drop them.")
+
+
+def _lengths(pairs: Pairs) -> Iterator[Finding]:
+    """Yield rows whose second text is far shorter or longer beside its first than all others."""
+    sizes = [[len(text) for text in texts] for texts in (pairs.firsts, pairs.seconds)]
+    ratio = np.log(sizes[1]) - np.log(sizes[0])
+    typical = float(np.median(ratio))
+    spread = 1.4826 * float(np.median(np.abs(ratio - typical))) + 1e-9
+    for what, away in (("shorter", typical - ratio), ("longer", ratio - typical)):
+        hits = np.flatnonzero(away > FAR_LENGTH * spread).tolist()
+        if spread < STEADY and max(4, FEW_FAR * len(ratio)) <= len(hits) <= MANY * len(ratio):
+            what = f"have a second text that is far {what} beside the first than in other rows"
+            yield pairs.found(what, hits, "Get the whole texts of these rows, or drop them.")
+
+
+def _contained(pairs: Pairs) -> Iterator[Finding]:
+    """Yield second texts that are not in their first ones, where nearly all others are."""
+    inside = [b.strip() in a for a, b in zip(pairs.firsts, pairs.seconds, strict=True)]
+    hits = [n for n, is_in in enumerate(inside) if not is_in]
+    if max(4, FEW_FAR * len(inside)) <= len(hits) <= MANY * len(inside):
+        what = "have a second text that is no part of the first, as it is in the others"
+        yield pairs.found(what, hits, "Compare these rows with their source.")
 
 
 def _repeated(pairs: Pairs) -> Iterator[Finding]:

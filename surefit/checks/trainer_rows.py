@@ -28,7 +28,7 @@ from surefit.checks.encoded_rows import (
     TOKEN_OUT_OF_VOCABULARY,
 )
 from surefit.checks.ledger import Ledger
-from surefit.checks.probes.first_batch import LABEL_OUT_OF_RANGE
+from surefit.checks.probes.outputs import LABEL_OUT_OF_RANGE
 from surefit.errors import describe_error
 from surefit.explainer import explain
 from surefit.findings import Finding, Rule, rule

@@ -106,7 +106,7 @@ def predict(
         if not opened.has_model:
             opened.load()  # says how to finish the run
         roles = read_encoder(opened.model_path).roles
-        reading = ("text", "prompt", "messages", "source", "tokens")
+        reading = ("text", "prompt", "messages", "source", "tokens", "chosen")
         role = next((role for role in reading if role in roles), None)
         if role is None:
             raise UsageError("This run does not read text.", "Pass rows with --data.")
@@ -125,7 +125,7 @@ def plain_value(folder: str | None, prediction: Mapping[str, Any], value: Any) -
     import numpy as np
 
     from surefit.core import files
-    from surefit.targets.mask_files import mask_as_png
+    from surefit.targets.masks import mask_as_png
 
     if not isinstance(value, np.ndarray):
         return value
@@ -177,12 +177,27 @@ def export(
     return 0
 
 
-def report(run: Annotated[str, typer.Argument(help="The run's folder.")]) -> int:
-    """Write the report.html of a run, and print its path."""
-    from surefit.report.page import write_report
+def report(
+    runs: Annotated[
+        list[str], typer.Argument(help="A run's folder; several are compared.", metavar="RUN...")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file to write.", show_default="RUN/report.html, or comparison.html"),
+    ] = None,
+) -> int:
+    """Write the report.html of a run, or a page that compares several; print its path."""
+    from surefit.report.compare import compare
+    from surefit.report.page import render, write_page, write_report
     from surefit.run.run_folder import open_run
 
-    print(write_report(open_run(run)))
+    opened = [open_run(run) for run in runs]
+    if len(opened) == 1 and output is None:
+        print(write_report(opened[0]))
+        return 0
+    path = output or Path("comparison.html")
+    write_page(path, compare(opened) if len(opened) > 1 else render(opened[0]))
+    print(path)
     return 0
 
 

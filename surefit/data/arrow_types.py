@@ -11,7 +11,7 @@ import pyarrow as pa
 from surefit.core.foreign import parse_json
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import open_entry
-from surefit.data.column_types import is_list
+from surefit.data.column_types import is_list, list_axes
 from surefit.data.data_rules import CORRUPT_FILE, WRONG_TYPE, check_expansion
 from surefit.data.table import CHUNK_ROWS
 from surefit.errors import UsageError
@@ -143,7 +143,7 @@ def class_names(schema: pa.Schema) -> dict[str, list[str]]:
     return {
         name: names
         for name, names in pairs.items()
-        if names and _is_integer(schema.field(name).type)
+        if names and pa.types.is_integer(list_axes(schema.field(name).type)[1])
     }
 
 
@@ -153,10 +153,6 @@ def _names(feature: Any) -> list[str] | None:
     if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
         return None
     return [str(name) for name in feature.get("names") or []]
-
-
-def _is_integer(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind.value_type if is_list(kind) else kind))
 
 
 def named_type(kind: pa.DataType) -> pa.DataType:

@@ -83,20 +83,15 @@ FILE_ROLES = tuple(kind.role for kind in DECODED)
 """Roles whose columns may hold paths of files that are decoded."""
 
 
-def read_member(value: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a member that a cell points at: `{tar, offset, size}`."""
-    with open(value["tar"], "rb") as file:
-        file.seek(value["offset"])
-        return file.read(value["size"])
-
-
 def unwrapped(value: Any) -> Any:
     """Return the bytes or the path of `{bytes, path}`, the bytes of a member of a tar file.
 
     Other values, with an array too, are returned as they are.
     """
     if isinstance(value, Mapping) and "tar" in value:
-        return read_member(value)
+        with open(value["tar"], "rb") as file:
+            file.seek(value["offset"])
+            return file.read(value["size"])
     if isinstance(value, Mapping) and "array" not in value:
         return value.get("path") if value.get("bytes") is None else value["bytes"]
     return value
@@ -142,15 +137,12 @@ def with_files(table: Table, roles: Mapping[str, str], of: Sequence[str] = FILE_
         if not is_read or column in table.files or column not in table.columns:
             continue
         if holds_files(table.column_type(column)):
-            table = _with_paths(table, column)
+            found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
+            named = (unwrapped(row[column]) for row in found.rows())
+            hashes = content_hashes([path for path in named if isinstance(path, str)])
+            key, files = fingerprint(table.key, hashes), (*table.files, column)
+            table = replace(table, key=key, files=files)
     return table
-
-
-def _with_paths(table: Table, column: str) -> Table:
-    found = Table(table.arrow.select([column]), table.sources, table.key, files=(column,))
-    named = (unwrapped(row[column]) for row in found.rows())
-    hashes = content_hashes([path for path in named if isinstance(path, str)])
-    return replace(table, key=fingerprint(table.key, hashes), files=(*table.files, column))
 
 
 def names_files(table: Table, column: str, kind: FileKind) -> bool:

@@ -115,17 +115,15 @@ class Finder:
         inner = [
             each
             for each in sorted(folder.iterdir())
-            if each.is_dir() and not each.name.startswith((".", "_")) and self._has_data(each)
+            if each.is_dir()
+            and not each.name.startswith((".", "_"))
+            and any(self.knows(file) for depth in ("*", "*/*") for file in each.glob(depth))
         ]
         if not inner and config is None:
             return folder
         default = "data" if any(each.name == "data" for each in inner) else None
         names = [each.name for each in inner]
         return self._config_folder(folder / choose_config(folder, names, config, default), None)
-
-    def _has_data(self, folder: Path) -> bool:
-        """Return whether a folder, or one in it, has a file in one of the formats."""
-        return any(self.knows(file) for pattern in ("*", "*/*") for file in folder.glob(pattern))
 
     def _files_of(self, path: Path) -> tuple[list[Path], list[Finding]]:
         """Return what to open for a path: the file, or the files of a folder in order."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -228,15 +229,21 @@ def _find_spoken_lists(table: Table) -> Iterator[Found]:
             yield Found((name,), {"messages": pa.chunked_array(chunks)} if chunks else {})
 
 
-def _in_turn(lists: pa.ListArray) -> pa.ListArray:
-    """Return each list of texts as messages, the first by the user."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    texts = lists.flatten().cast(pa.string())
-    place = np.arange(len(texts)) - np.repeat(ends[:-1], lengths)
+def _in_turn(lists: pa.Array, texts: pa.Array | None = None, sides: int = 1) -> pa.ListArray:
+    """Return messages, by user and assistant in turn, for each of the lists: its texts, or `texts`,
+    which has so many for each value."""
+    ends = sides * _ends(lists)
+    texts = lists.flatten().cast(pa.string()) if texts is None else texts
+    place = np.arange(len(texts)) - np.repeat(ends[:-1], np.diff(ends))
     roles = pa.array(np.where(place % 2, "assistant", "user"), pa.string())
     messages = pa.StructArray.from_arrays([roles, texts], ["role", "content"])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), messages)
+
+
+def _ends(lists: pa.Array) -> npt.NDArray[np.int64]:
+    """Return where each list begins among the values of all, and where the last one ends."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _find_lists_of_turns(table: Table) -> Iterator[Found]:
@@ -258,28 +265,43 @@ def _find_lists_of_turns(table: Table) -> Iterator[Found]:
         yield Found(names, {"messages": pa.chunked_array(turns)})
 
 
-def _dialogues(lists: pa.ListArray, asked: pa.Array, answered: pa.Array) -> pa.ListArray:
-    """Return one list of messages for each of the lists, by user and assistant in turn."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    total = len(asked)
+def _dialogues(lists: pa.Array, asked: pa.Array, answered: pa.Array) -> pa.ListArray:
+    """Return one list of messages for each of the lists: what is asked, and its answer."""
     texts = pa.concat_arrays([part.cast(pa.string()) for part in (asked, answered)])
-    in_turn = np.stack([np.arange(total), total + np.arange(total)], axis=1).ravel()
-    roles = pa.array(["user", "assistant"] * total, pa.string())
-    messages = pa.StructArray.from_arrays(
-        [roles, texts.take(pa.array(in_turn))], ["role", "content"]
-    )
-    ends = 2 * np.concatenate([[0], np.cumsum(lengths)])
-    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), messages)
+    order = np.arange(len(texts)).reshape(2, -1).T.ravel()
+    return _in_turn(lists, texts.take(pa.array(order)), sides=2)
 
 
 def _find_answer_objects(table: Table) -> Iterator[Found]:
-    """`answers: {"text": […], "answer_start": […]}`, as SQuAD has it."""
-    if "answers" not in table.columns or "question" not in table.columns:
+    """`answers: {"text": […], "answer_start": […]}`, or a list of such objects, as SQuAD has it."""
+    if not {"answers", "question"} <= {*table.columns} or "answer" in table.columns:
         return
-    fields = fields_of(table.column_type("answers"))
-    if "answer" not in table.columns and "text" in fields and is_text_list(fields["text"]):
-        texts = pc.struct_field(table.arrow["answers"], "text")
-        yield Found(("answers",), {**_first_of(texts), "answers": texts})
+    kind, answers = table.column_type("answers"), table.arrow["answers"]
+    fields = fields_of(kind)
+    if is_dialogue(kind) and not any(
+        has_words(each, JUDGES) for each in fields_of(kind.value_type)
+    ):
+        fields = {name: pa.list_(each) for name, each in fields_of(kind.value_type).items()}
+    if "text" not in fields or not is_text_list(fields["text"]):
+        return
+    read = [name for name in ("text", "answer_start") if name in fields]
+    texts, *starts = (_values_of(answers, name) for name in read)
+    made = {**_first_of(texts), "answers": texts}
+    yield Found(("answers",), made | dict(zip(read[1:], starts, strict=True)))
+
+
+def _values_of(objects: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Return the value of each object, or the list of those of each list of objects."""
+    if is_object(objects.type):
+        return pc.struct_field(objects, name)
+    values = [pc.struct_field(chunk.flatten(), name) for chunk in objects.chunks]
+    return pa.chunked_array(
+        [
+            pa.ListArray.from_arrays(pa.array(_ends(chunk), pa.int32()), each)
+            for chunk, each in zip(objects.chunks, values, strict=True)
+        ],
+        pa.list_(fields_of(objects.type.value_type)[name]),
+    )
 
 
 def _find_answer_values(table: Table) -> Iterator[Found]:

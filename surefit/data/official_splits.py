@@ -118,7 +118,11 @@ def find_splits(entries: Iterable[Path]) -> Splits | None:
         return Splits(named) if len(named) > 1 else None
     kinds = {tuple(_words(_stem(entry))) for entry in unnamed} | {()}
     held = {
-        part: tuple(path for path in paths if _without_part(path) in kinds)
+        part: tuple(
+            path
+            for path in paths
+            if tuple(w for w in _words(_stem(path)) if _part_of_word(w) is None) in kinds
+        )
         for part, paths in named.items()
     }
     held = {part: paths for part, paths in held.items() if paths}
@@ -189,7 +193,3 @@ def without_part(stem: str) -> str:
             at = max(0, place - 1)
             return "".join([*words[:at], *words[at + 2 :]])
     return stem
-
-
-def _without_part(path: Path) -> tuple[str, ...]:
-    return tuple(word for word in _words(_stem(path)) if _part_of_word(word) is None)

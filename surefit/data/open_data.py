@@ -68,8 +68,8 @@ OPENERS: dict[str, Opener] = {
     ".jsonl": partial(open_records, jsonl.read_records),
     ".ndjson": partial(open_records, jsonl.read_records),
     ".json": partial(open_records, json_rows.read_records),
-    ".csv": partial(open_records, delimited.read_csv),
-    ".tsv": partial(open_records, delimited.read_tsv),
+    ".csv": partial(delimited.open_cells, delimiter=","),
+    ".tsv": partial(delimited.open_cells, delimiter="\t"),
     ".txt": partial(open_records, text_lines.read_records),
     ".conll": partial(open_records, conll.read_records),
     ".conllu": partial(open_records, conll.read_records),
@@ -208,7 +208,7 @@ def _key_of(path: Path) -> str:
     if path.is_dir():
         return class_folders.folder_fingerprint(path)
     opener = opener_of(path)
-    code = opener.args[0] if isinstance(opener, partial) else opener
+    code = (*opener.args, opener.func)[0] if isinstance(opener, partial) else opener
     return fingerprint(file_fingerprint(path), module_fingerprint(code.__module__))
 
 

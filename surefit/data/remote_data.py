@@ -53,10 +53,13 @@ COPY_USED = rule(
 
 RECORD, PARTS = "files.json", "parts"
 THREADS = 8
-WAIT_SECONDS = 60.0
-"""How long a connection may bring nothing."""
+WAIT_SECONDS, LEAST_BYTES = 60.0, 1 << 16
+"""How long a connection may bring nothing, and a download less than so many bytes."""
+LIST_SECONDS, LIST_BYTES = 600.0, 1 << 28
+"""What all pages of a folder may take: a server may make up names for ever."""
 PAUSES_SECONDS: tuple[float, ...] = (1.0, 2.0, 4.0)
 """How long to wait before the next attempt after an error that may pass."""
+LOOKING = "looking at remote files"
 DISK_SHARE = 0.9
 """The part of the free disk that a download may take."""
 _TEXTS = (".html", ".htm", ".txt")
@@ -169,7 +172,7 @@ def _update(
     url: str, home: Path, old: Record | None, is_data: Callable[[str], bool], reading: Reading
 ) -> Record:
     """Download the files that the copy does not hold in the server's version."""
-    record, files = _attempt(url, lambda: _list(url, is_data))
+    record, files = _attempt(url, lambda: _list(url, is_data, reading.progress))
     if not files:
         what = "matches" if record.kind == "pattern" else "is at"
         raise UsageError(f"No file {what} {url}.", "Check the URL.")
@@ -183,7 +186,7 @@ def _update(
     }
     missing = {path: files[path] for path in parts}
     try:
-        _attempt(url, lambda: _get(url, missing, parts, _make_meter(missing, home, reading)))
+        _attempt(url, lambda: _get(url, missing, parts, _make_meter(url, missing, home, reading)))
     except BaseException:
         for path in _not_whole(missing, parts):
             remove_file(parts[path])
@@ -201,9 +204,11 @@ def _update(
     return record
 
 
-def _list(url: str, is_data: Callable[[str], bool]) -> tuple[Record, dict[str, RemoteFile]]:
+def _list(
+    url: str, is_data: Callable[[str], bool], progress: Progress
+) -> tuple[Record, dict[str, RemoteFile]]:
     """List one file with its labels, the files of a folder, or those that match a pattern."""
-    store, place = _open(url)
+    store, place = _open(url, progress)
     is_http = protocol_of(url) == "http"
     bare = (url.partition("?")[0] if is_http else url).rstrip("/")
     # else fsspec ignores errors of the pages that it follows, and may follow them for ever
@@ -211,7 +216,7 @@ def _list(url: str, is_data: Callable[[str], bool]) -> tuple[Record, dict[str, R
     if has_magic(unquote(urlsplit(url).path) if is_http else url):
         root = re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
         found = _inside(root, store.glob(place, detail=True, **strictly))
-        return Record(f"{root}/", "pattern"), _look_at(store, url, found)
+        return Record(f"{root}/", "pattern"), _look_at(store, url, found, progress)
     is_page = is_http and bare == url.rstrip("/") != url
     about = None if is_page else _info(store, place)
     if is_page or (about is not None and about["type"] == "directory"):
@@ -220,12 +225,12 @@ def _list(url: str, is_data: Callable[[str], bool]) -> tuple[Record, dict[str, R
             found = _inside(bare, store.find(f"{place.rstrip('/')}/", detail=True, **strictly))
         shown = {path: each for path, each in found.items() if "/." not in f"/{path}"}
         named = {path: each for path, each in shown.items() if is_data(path)}
-        return Record(f"{bare}/", "folder"), _look_at(store, url, named or shown)
+        return Record(f"{bare}/", "folder"), _look_at(store, url, named or shown, progress)
     root, _, name = bare.rpartition("/")
     path = posixpath.basename(unquote(name) if is_http else name) or "data"
     labels = {label: (_open(f"{root}/{label}")[1], None) for label in label_names(path)}
     found = {path: (place, about), **labels} if about is not None else {}
-    return Record(f"{root}/", "file"), _look_at(store, url, found)
+    return Record(f"{root}/", "file"), _look_at(store, url, found, progress)
 
 
 def _inside(root: str, listed: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
@@ -246,23 +251,28 @@ def _inside(root: str, listed: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     return files
 
 
-def _look_at(store: Any, url: str, found: Mapping[str, tuple[str, Any]]) -> dict[str, RemoteFile]:
+def _look_at(
+    store: Any, url: str, found: Mapping[str, tuple[str, Any]], progress: Progress
+) -> dict[str, RemoteFile]:
     """Return those files that exist, with sizes and versions."""
+    files: dict[str, RemoteFile] = {}
     with ThreadPool(THREADS) as pool:
-        looked = pool.map(lambda each: each[1] or _info(store, each[0]), found.values())
-    files = {}
-    for (path, (place, _)), about in zip(found.items(), looked, strict=True):
-        if about is not None and about["type"] == "file":
-            version = fingerprint(about)
-            if protocol_of(url) == "http":  # a weak ETag is equal for other bytes
-                version = about.get("ETag", "W/")
-            is_known = not version.startswith("W/")
-            files[path] = RemoteFile(place, about.get("size"), version if is_known else None)
+        looked = pool.imap(lambda each: each[1] or _info(store, each[0]), found.values())
+        for number, (path, (place, _)) in enumerate(found.items(), 1):
+            about = next(looked)
+            progress(LOOKING, number, len(found))
+            if about is not None and about["type"] == "file":
+                version = fingerprint(about)
+                if protocol_of(url) == "http":  # a weak ETag is equal for other bytes
+                    version = about.get("ETag", "W/")
+                is_known = not version.startswith("W/")
+                files[path] = RemoteFile(place, about.get("size"), version if is_known else None)
+    progress(LOOKING, 1, 1)
     return files
 
 
-def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -> Any:
-    """Make the callback of a download, which shows it, and ends it if it brings too much."""
+def _make_meter(url: str, files: Mapping[str, RemoteFile], home: Path, reading: Reading) -> Any:
+    """Make the callback of a download: it shows it, and ends one that stalls or brings too much."""
     from fsspec.callbacks import Callback
 
     total = sum(file.size or 0 for file in files.values())
@@ -270,27 +280,34 @@ def _make_meter(files: Mapping[str, RemoteFile], home: Path, reading: Reading) -
     room = room if reading.limit_gb is None else min(room, to_bytes(reading.limit_gb))
 
     class Meter(Callback):
-        came, stopped = 0, False
+        stopped, counted, since = False, 0, time.monotonic()
 
         def branched(self, *_: Any, **__: Any) -> Any:
-            return self
+            return brought
 
         def relative_update(self, inc: int = 1) -> None:
-            self.came += inc
-            if self.stopped:
-                raise RemoteError("The download was stopped.", "Start it again.")
-            if max(self.came, total) > room:
-                raise RemoteError(
-                    f"The files have more than the {show_size(room)} that the disk of the cache "
-                    "and cache_limit_gb allow.",
-                    "Pass a pattern of the files to read, free some space (surefit cache clean), "
-                    "raise cache_limit_gb, or set cache to a folder on another disk.",
-                )
-            size = max(total, self.came) // 10**6 + 1
-            reading.progress("downloading, MB", self.came // 10**6, size)
+            self.since = time.monotonic()  # another file is whole
 
-    meter = Meter()
-    meter.relative_update(0)
+    def look(_: Any, came: int, **__: Any) -> None:
+        now = time.monotonic()
+        if meter.stopped:
+            raise RemoteError("The download was stopped.", "Start it again.")
+        if max(came, total) > room:
+            raise RemoteError(
+                f"{url} has more than the {show_size(room)} that the disk of the cache and "
+                "cache_limit_gb allow.",
+                "Pass a pattern of the files to read, free some space (surefit cache clean), raise "
+                "cache_limit_gb, or set cache to a folder on another disk.",
+            )
+        if came - meter.counted >= LEAST_BYTES:
+            meter.counted, meter.since = came, now
+        if now - meter.since > WAIT_SECONDS:
+            what = f"{came - meter.counted:,} bytes in {WAIT_SECONDS:g} seconds"
+            raise RemoteError(f"{url} brought only {what}.", "Try again later.")
+        reading.progress("downloading, MB", came // 10**6, max(total, came) // 10**6 + 1)
+
+    meter, brought = Meter(), Callback(hooks={"bytes": look})
+    brought.relative_update(0)
     return meter
 
 
@@ -322,7 +339,7 @@ def _not_whole(files: Mapping[str, RemoteFile], parts: Mapping[str, Path]) -> li
     return [p for p in parts if not parts[p].exists() or parts[p].stat().st_size != files[p].size]
 
 
-def _open(url: str) -> tuple[Any, str]:
+def _open(url: str, progress: Progress = silent) -> tuple[Any, str]:
     """Return the file system of a URL, with the credentials it finds, and the path in it."""
     import fsspec
 
@@ -332,8 +349,9 @@ def _open(url: str) -> tuple[Any, str]:
 
         wait = aiohttp.ClientTimeout(total=None, sock_connect=WAIT_SECONDS, sock_read=WAIT_SECONDS)
         client = {"timeout": wait, "trust_env": True, "auto_decompress": False}
+        client["response_class"] = _limit_pages(url, progress)
         options = {"simple_links": False, "encoded": True, "client_kwargs": client}
-        options["headers"] = {"Accept-Encoding": "identity"}
+        options |= {"headers": {"Accept-Encoding": "identity"}, "skip_instance_cache": True}
         url = quote(with_access(url), safe="%/:=&?~#+!$,;'@()*[]")
     try:
         store, place = fsspec.core.url_to_fs(url, **options)
@@ -345,10 +363,37 @@ def _open(url: str) -> tuple[Any, str]:
     return store, place
 
 
+def _limit_pages(url: str, progress: Progress) -> type[Any]:
+    """Return the class of the answers of a server, whose pages of links end at some time."""
+    import aiohttp
+
+    end, came, pages = time.monotonic() + LIST_SECONDS, 0, 0
+
+    class Page(aiohttp.ClientResponse):
+        async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+            nonlocal came, pages
+            parts, pages = [], pages + 1
+            async for part in self.content.iter_any():
+                parts.append(part)
+                came += len(part)
+                if came > LIST_BYTES or time.monotonic() > end:
+                    raise RemoteError(
+                        f"{url} lists files without end: more than {show_size(LIST_BYTES)} of "
+                        f"names, or {LIST_SECONDS:g} seconds.",
+                        "Pass the URLs of the files, or of a folder with fewer files.",
+                    )
+            progress(LOOKING, pages, pages + 1)
+            return b"".join(parts).decode(encoding or "utf-8", errors)
+
+    return Page
+
+
 def _info(store: Any, place: str) -> Any | None:
     """Return what the store has about a place; None if nothing is there."""
+    is_http = protocol_of(place) == "http"
     try:
-        return store.info(place)
+        # fsspec's own limit of time, which headers that trickle do not move
+        return store.info(place, **({"timeout": 2 * WAIT_SECONDS} if is_http else {}))
     except FileNotFoundError as error:
         cause = error.__cause__  # over http, every error becomes this one
         if cause is not None and getattr(cause, "status", 0) not in (404, 410):

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ import numpy.typing as npt
 from surefit.data.cache import fingerprint, hash_bytes
 from surefit.data.cache_entry import content_hashes
 from surefit.data.cell_files import unwrapped
+from surefit.data.formats.opened import cached_array
 from surefit.data.row_arrays import distinct, new_array
 from surefit.data.split import (
     HASH_VERSION,
     NO_CONTENT,
     Rows,
-    cached_hashes,
     fold_text,
     is_blank,
     value_bytes,
@@ -100,7 +101,13 @@ class RowParts:
         if self.key is None:
             return self.hash_some(table)
         key = fingerprint(self.key, table.place_key)
-        inputs, whole = cached_hashes(key, lambda: self.hash_some(table))
+
+        def fill(path: Path) -> None:
+            hashes = self.hash_some(table)
+            made = np.lib.format.open_memmap(path, "w+", np.uint64, (2, len(hashes[0])))
+            made[0], made[1] = hashes  # one after the other, without a copy
+
+        inputs, whole = cached_array(key, fill)
         return inputs, whole
 
     def hash_some(

@@ -7,15 +7,13 @@ such as one instruction for all rows; then only rows that are equal as a whole s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from surefit.data.cache_entry import open_entry
 from surefit.data.row_arrays import (
     blocks,
     count_distinct,
@@ -33,7 +31,6 @@ Hashes = npt.NDArray[np.uint64]
 NO_CONTENT = 0
 """The hash of every row whose values are all missing or blank."""
 HASH_VERSION = 4
-FILE = "hashes.npy"
 
 
 @dataclass(frozen=True)
@@ -55,25 +52,6 @@ def sample_rows(num_rows: int, size: int | None, seed: int) -> Rows:
     if size is None or size >= num_rows:
         return number_rows(num_rows)
     return np.sort(np.random.default_rng([seed, 0x5CA]).choice(num_rows, size, replace=False))
-
-
-def cached_hashes(key: str, make: Callable[[], Sequence[Hashes]]) -> Hashes:
-    """Arrays of hashes in the cache, as one with an axis more; if it is not there, `make` them."""
-
-    def fill(folder: Path) -> None:
-        arrays = make()
-        about = {"descr": "<u8", "fortran_order": False, "shape": (len(arrays), len(arrays[0]))}
-        with (folder / FILE).open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, about)
-            for array in arrays:  # one after the other, without a copy
-                file.write(array.astype("<u8", copy=False).data)
-
-    return open_entry(
-        "hashes",
-        key,
-        fill,
-        lambda folder: np.asarray(np.load(folder / FILE, allow_pickle=False, mmap_mode="r")),
-    )
 
 
 _MARKS = ".,;:!?…\"'“”‘’«»()"
@@ -214,25 +192,30 @@ def _hold_by_class(
     rooms = class_rooms(count_classes(classes), wanted)
     if len(order) == len(hashes):  # no two rows stay together
         return _hold_rows_by_class(hashes, groups, order, classes, rooms, held)
+    left, taken = rooms.tolist(), 0
+    for group, counts in _class_counts(hashes, groups, order, classes) if any(left) else ():
+        if all(left[name] >= count for name, count in counts.items()):
+            held[group] = True
+            taken += sum(counts.values())
+            for name, count in counts.items():
+                left[name] -= count
+            if not any(left):
+                break
+    return taken
+
+
+def _class_counts(
+    hashes: Hashes, groups: Groups, order: Rows, classes: Rows
+) -> Iterator[tuple[int, Counter[int]]]:
+    """Yield each group, in order, and how many of its rows each class has."""
     by_group = new_array(len(hashes), np.int64)
     by_group[:] = np.argsort(hashes, kind="stable")
     class_of, ends = take(classes, by_group), new_array(len(groups), np.int64)
     np.cumsum(groups.sizes, out=ends)
-    left, taken = rooms.tolist(), 0
-    closed = left.count(0)
     for part in blocks(len(order)):
         for group in order[part].tolist():
-            if closed == len(left):
-                return taken
-            members = class_of[ends[group] - groups.sizes[group] : ends[group]].tolist()
-            counts = Counter(members) if len(members) > 1 else {members[0]: 1}
-            if all(left[name] >= count for name, count in counts.items()):
-                held[group] = True
-                taken += len(members)
-                for name, count in counts.items():
-                    left[name] -= count
-                    closed += left[name] == 0
-    return taken
+            members = class_of[ends[group] - groups.sizes[group] : ends[group]]
+            yield group, Counter(members.tolist())
 
 
 def _hold_alike(
@@ -250,11 +233,7 @@ def _hold_alike(
     sizes = count_classes(classes)
     left = (sizes * (wanted / max(1, len(classes)))).tolist()
     held = np.zeros(len(groups), bool)
-    by_group = new_array(len(hashes), np.int64)
-    by_group[:] = np.argsort(hashes, kind="stable")
-    class_of, ends = take(classes, by_group), np.cumsum(groups.sizes)
-    for group in order.tolist():
-        own = Counter(class_of[ends[group] - groups.sizes[group] : ends[group]].tolist())
+    for group, own in _class_counts(hashes, groups, order, classes):
         if sum(count * (count - 2 * left[name]) for name, count in own.items()) < 0:
             held[group] = True
             for name, count in own.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from surefit.data.official_splits import Part, part_of
 from surefit.data.row_arrays import new_array, places_of
 from surefit.data.split import Rows
 from surefit.data.table import Table
-from surefit.data.written_values import ORDERS, read_date
+from surefit.data.written_values import date_order, read_date
 from surefit.errors import UsageError
 
 NAMED_FOR_PARTS = word_set("split subset partition fold set")
@@ -153,17 +153,6 @@ def read_times(table: Table, column: str, key: str = "split.time") -> Times:
             "Fill in the missing times, or delete the rows.",
         )
     return times
-
-
-def date_order(texts: Sequence[str]) -> str | None:
-    """Return the order of year, month and day in which all texts are dates.
-
-    >>> date_order(["2024-01-31"]), date_order(["1/31/24"]), date_order(["10:30"])
-    ('ymd', 'mdy', None)
-    """
-    named = [text.strip() for text in texts]
-    fits = (each for each in ORDERS if all(read_date(text, each) for text in named))
-    return next(fits, None) if named else None
 
 
 def _moments(part: pa.Array, order: str | None) -> Times:

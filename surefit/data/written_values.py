@@ -145,10 +145,20 @@ def is_date(text: str) -> bool:
     return read_time(text) is not None or any(read_date(text, order) for order in ORDERS)
 
 
+def date_order(texts: Collection[str]) -> str | None:
+    """Return the order of year, month and day in which all texts are dates.
+
+    >>> date_order(["2024-01-31"]), date_order(["1/31/24"]), date_order(["10:30"])
+    ('ymd', 'mdy', None)
+    """
+    named = [text.strip() for text in texts]
+    fits = (order for order in ORDERS if all(read_date(text, order) for text in named))
+    return next(fits, None) if named else None
+
+
 def are_dates(texts: Collection[str]) -> bool:
     """Return whether all texts are dates in one order, or all of them times of day."""
-    in_order = any(all(read_date(text, order) for text in texts) for order in ORDERS)
-    return in_order or all(read_time(text) is not None for text in texts)
+    return date_order(texts) is not None or all(read_time(text) is not None for text in texts)
 
 
 def _read_named(text: str) -> datetime | None:

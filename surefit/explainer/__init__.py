@@ -5,7 +5,7 @@ This package imports nothing else of surefit. The first call of `explain` loads 
 
 from __future__ import annotations
 
-from surefit.explainer.explanation import Explanation
+from surefit.explainer.cause import Explanation
 
 __all__ = ["Explanation", "explain"]
 
@@ -19,7 +19,7 @@ def explain(failure: BaseException | str) -> Explanation:
     >>> found.known, found.evidence.values
     (True, {'expected': 434, 'found': 512})
     """
-    from surefit.explainer.exception_reading import format_error, tensor_shapes
+    from surefit.explainer.log_reading import format_error, tensor_shapes
     from surefit.explainer.match import explain_text
 
     if isinstance(failure, BaseException):

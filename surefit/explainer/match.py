@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from surefit.explainer.cause import Cause, Context, Message, Value
+from surefit.explainer.cause import Cause, Context, Evidence, Explanation, Message, Value
 from surefit.explainer.causes import CAUSES
-from surefit.explainer.explanation import Evidence, Explanation
 from surefit.explainer.log_reading import Log, read_log
 from surefit.explainer.message_values import read_whole
 

@@ -26,9 +26,8 @@ from surefit.findings import rule
 from surefit.forked_map import forked_map, num_children
 from surefit.gigabytes import free_bytes, show_size
 from surefit.inputs.batch_tokenizing import Tokenized, plain_backend
-from surefit.inputs.casting import row_length, second_sequence
 from surefit.inputs.encoded_row import EncodedRow, RowFaultError
-from surefit.inputs.row_encoder import Begun, RowEncoder
+from surefit.inputs.row_encoder import Begun, RowEncoder, row_length, second_sequence
 from surefit.inputs.store import Store, StoreWriter, new_store
 from surefit.inputs.tally import Faults, Tally
 from surefit.progress import Progress, silent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -122,11 +122,6 @@ class Encoder:
         if dot and name not in self.roles and role in self.roles:
             return f"{self.roles[role]}.{inner}"
         return self.roles.get(name) or self.roles.get(role_of_batch_column(name), name)
-
-    def without(self, targets: Iterable[str]) -> Encoder:
-        """Return the Encoder for rows to predict for, which do not need the targets."""
-        roles = {role: column for role, column in self.roles.items() if role not in {*targets}}
-        return replace(self, roles=roles).with_settings(predicting=True)
 
     def with_settings(self, **settings: Any) -> Encoder:
         """Return the Encoder with other settings."""

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.batches.collate import is_time, pad_stack
-from surefit.batches.field import Field, lead_column, well_known_fields
+from surefit.batches.collate import pad_stack
+from surefit.batches.field import Field, is_time, lead_column, well_known_fields
 from surefit.data.column_types import is_array, is_number, list_axes
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import ROLES, get_role

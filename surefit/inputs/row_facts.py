@@ -41,8 +41,10 @@ class Sample:
     facts: Mapping[str, Array]
     labels: Array | None
     """The class or number of each; None where a row has several."""
-    channels: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    channels: Mapping[str, tuple[Array, Array]]
     """For features: the numbers of each channel, and the place in the sample that each is from."""
+    means: Array
+    """For features: the mean of each of them in each row, (N, W)."""
     is_text: bool = False
     """Whether the vectors are hashed tokens, of length 1."""
 
@@ -66,10 +68,12 @@ def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> 
     places = sample_rows(len(store), most, seed)
     places = places[(store.copy[places] == 0) if len(store.copy) else slice(None)]
     rows = np.asarray(store.source_row)[places]
-    vectors, facts, channels = describe(store, places)
-    facts = {**facts, **_media_facts(table, rows, encoder)}
+    made = describe(store, places)
+    facts = {**made.facts, **_media_facts(table, rows, encoder)}
+    means = made.means if made.means is not None else np.empty((len(rows), 0))
+    is_text = describe is _describe_tokens
     labels = _labels(store, places)
-    return Sample(table, rows, vectors, facts, labels, channels, describe is _describe_tokens)
+    return Sample(table, rows, made.vectors, facts, labels, made.channels, means, is_text)
 
 
 def _labels(store: Store, places: Array) -> Array | None:
@@ -79,7 +83,14 @@ def _labels(store: Store, places: Array) -> Array | None:
     return np.asarray(store.values("labels"))[places]
 
 
-Described = tuple[Array, dict[str, Array], dict[str, tuple[Array, Array]]]
+@dataclass(frozen=True)
+class Described:
+    """What a modality says of a sample of rows; see Sample."""
+
+    vectors: Array
+    facts: Mapping[str, Array] = field(default_factory=dict)
+    channels: Mapping[str, tuple[Array, Array]] = field(default_factory=dict)
+    means: Array | None = None
 
 
 def _describe_tokens(store: Store, places: Array) -> Described:
@@ -91,23 +102,26 @@ def _describe_tokens(store: Store, places: Array) -> Described:
         vectors[at] = np.bincount((both >> 8) % HASHED, minlength=HASHED)
     vectors = np.log1p(vectors)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
-    return vectors, {}, {}
+    sizes = np.array([len(store.value("input_ids", place)) for place in places.tolist()], float)
+    return Described(vectors, {"number of tokens": sizes})
 
 
 def _describe_vectors(store: Store, places: Array) -> Described:
     vectors = np.stack([store.value("features", place).ravel() for place in places.tolist()])
-    channels = {str(n): (vectors[:, n], np.arange(len(places))) for n in _some(vectors.shape[1])}
-    return vectors[:, _some(vectors.shape[1], HASHED)], {}, channels
+    width = vectors.shape[1]
+    channels = {str(n): (vectors[:, n], np.arange(len(places))) for n in spread_places(width)}
+    return Described(vectors[:, spread_places(width, HASHED)], {}, channels, vectors)
 
 
-def _some(count: int, most: int = MOST_CHANNELS) -> Array:
+def spread_places(count: int, most: int = MOST_CHANNELS) -> Array:
+    """Return at most so many of `count` places, spread evenly."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
 
 
 def _describe_series(store: Store, places: Array) -> Described:
     """Steps, mean and spread of some channels; facts about the end and the variation of rows."""
     rows = [store.value("inputs_embeds", place) for place in places.tolist()]
-    chosen = _some(rows[0].shape[1])
+    chosen = spread_places(rows[0].shape[1])
     vectors = []
     for row in rows:
         kept = row[:, chosen]
@@ -129,7 +143,8 @@ def _describe_series(store: Store, places: Array) -> Described:
         firsts = np.cumsum(sizes) - sizes
         spans = np.maximum.reduceat(values, firsts) - np.minimum.reduceat(values, firsts)
         facts[f"spread of channel {name}"] = spans
-    return np.stack(vectors), facts, channels
+    means = np.stack([row.mean(0, dtype=np.float64) for row in rows])
+    return Described(np.stack(vectors), facts, channels, means)
 
 
 def _some_steps(length: int) -> Array:
@@ -150,7 +165,8 @@ def _describe_pixels(store: Store, places: Array) -> Described:
         height, width = image.shape[1:]
         lines, columns = (np.linspace(0, n, POOLED + 1).astype(int) for n in (height, width))
         sums = np.add.reduceat(np.add.reduceat(image, lines[:-1], 1), columns[:-1], 2)
-        vectors.append((sums / (np.diff(lines)[:, None] * np.diff(columns))).ravel())
+        tall, wide = (np.diff(each).clip(1) for each in (lines, columns))  # of small images, one
+        vectors.append((sums / (tall[:, None] * wide)).ravel())
         a, b = max(1, height // 12), max(1, width // 12)
         grey = image.mean(0)
         corners.append([grey[:a, :b], grey[:a, -b:], grey[-a:, :b], grey[-a:, -b:]])
@@ -165,7 +181,7 @@ def _describe_pixels(store: Store, places: Array) -> Described:
             for at, name in enumerate(names)
         },
     }
-    return np.stack(vectors), facts, {}
+    return Described(np.stack(vectors), facts)
 
 
 def _describe_sound(name: str) -> Callable[[Store, Array], Described]:
@@ -186,7 +202,7 @@ def _describe_sound(name: str) -> Callable[[Store, Array], Described]:
             parts = [part.mean(0) for part in np.array_split(row, 4) if len(part)]
             parts += [parts[-1]] * (4 - len(parts))
             vectors.append(np.concatenate([*parts, row.std(0)]))
-        return np.stack(vectors), {}, {}
+        return Described(np.stack(vectors))
 
     return describe
 
@@ -244,7 +260,7 @@ def _picture_facts(value: Any) -> dict[str, float]:
 
 def _sound_facts(value: Any) -> dict[str, float]:
     """Return length, loudness, offset, and the shares of silence and of clipped samples."""
-    from surefit.inputs.audio.audio_files import look_at, read_waveform
+    from surefit.inputs.audio.audio_format import look_at, read_waveform
     from surefit.inputs.encoded_row import RowFaultError
 
     try:

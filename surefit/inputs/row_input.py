@@ -93,6 +93,18 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class ReadBy:
+    """Which models of transformers read an input and give an output per row."""
+
+    auto_class: str | None = None
+    """Their class; None: a body and an output of ours."""
+    config: Callable[[Encoder], dict[str, Any]] = lambda encoder: {}
+    """What the input sets in their config."""
+    is_sequence: Callable[[Encoder], bool] = lambda encoder: False
+    """Whether a body without a head can read it, behind a projection."""
+
+
+@dataclass(frozen=True)
 class RowInput:
     """How the input of a row is recognised, measured, encoded and read by a model."""
 
@@ -101,11 +113,8 @@ class RowInput:
     encode: Callable[[Row, Encoder, Row], Encoding]
     """The encoded row, with the targets given."""
     fields: Callable[[Encoder], Mapping[str, Field]]
-    auto_class: str | None = None
-    """The class of transformers with an output per row; None: a body and an output of ours."""
+    model: ReadBy = ReadBy()
     reader: Callable[[Encoder], Reader] | None = None
-    config: Callable[[Encoder], dict[str, Any]] = lambda encoder: {}
-    """What the input sets in the config of a transformers model."""
     takes: Callable[[Table, Roles], bool] = lambda table, roles: True
     holds_amounts: Callable[[Profile], bool] = lambda labels: labels.is_continuous
     """Whether the labels beside such an input are amounts, rather than classes."""
@@ -119,8 +128,6 @@ class RowInput:
     """Chooses how such inputs are read, before what is fitted on training rows."""
     read_by: Callable[[Table, Sequence[str], Hints], str | None] = lambda table, arrays, hints: None
     """Of columns of arrays, the one that a custom module reads as such an input, if it is tried."""
-    is_sequence: Callable[[Encoder], bool] = lambda encoder: False
-    """Whether a transformers body without a head can read it, behind a projection."""
     axes: Callable[[Table, Encoder], tuple[Axis, Axis] | None] = lambda table, encoder: None
     """Sequence length and feature size of the rows, once planned, if they have these axes: the
     memory of one batch is computed from them before any row is encoded."""

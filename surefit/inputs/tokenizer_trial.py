@@ -40,7 +40,7 @@ _held: set[str] = set()
 
 def try_tokenizer(path: Path) -> str | None:
     """Return why a `tokenizer.json` cannot be used here; None if it holds, now or earlier."""
-    from surefit.user_code.code_records import hash_code
+    from surefit.user_code.run_code import hash_code
 
     content = path.read_bytes()
     digest = hash_code(content)
@@ -55,7 +55,7 @@ def try_tokenizer(path: Path) -> str | None:
 
 
 def _record() -> Path:
-    from surefit.user_code.code_records import records_folder
+    from surefit.user_code.run_code import records_folder
 
     return records_folder().with_name("tokenizers.json")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.errors import RunFailedError, message_of
+from surefit.errors import RunFailedError
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import counted_bytes, free_memory, is_out_of_memory
 from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_training
@@ -33,6 +34,10 @@ GLOO_COPIES = 2
 """Copies of gathered weights that gloo makes on the host, to send and to receive them."""
 MEASURED_ROWS = 16
 """Rows that are augmented to measure the time it takes."""
+UNTRACED = (
+    "the model's code computes with values, and a prediction has their shapes only. Training "
+    "measures the largest micro-batch before step 1, and so does check with --set fit=measured."
+)
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
 OP_SECONDS = 12e-6
@@ -95,9 +100,8 @@ def predict(job: Job, limit: Limit, traced: Traced | None = None) -> Fit:
     try:
         training = traced or trace_worst(job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        first = (message_of(error).strip().splitlines() or [""])[0]
-        unknown = f"{type(error).__name__}: {first}"[:200]
-        return Fit(limit, unknown=unknown)
+        logging.getLogger(__name__).debug("The step could not be traced.", exc_info=error)
+        return Fit(limit, unknown=UNTRACED)
     parts = _breakdown(training, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
     beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
@@ -117,7 +121,7 @@ def trace_worst(job: Job) -> Traced:
 def sharing_of(job: Job) -> Sharing:
     """Return how the processes of a job share its model."""
     count = job.batches.num_processes
-    return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.kind)
+    return Sharing(count, job.parallel, job.gathers_whole, job.optimizer.keeps)
 
 
 def worst_batch(job: Job) -> Batch:

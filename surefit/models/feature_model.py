@@ -331,11 +331,6 @@ def has_feature_layers(folder: Path) -> bool:
     return (folder / SIZES).is_file()
 
 
-def trained_feature_size(folder: Path) -> int:
-    """Return the feature size that the folder's projection expects."""
-    return int(read_sizes(folder)["width"])
-
-
 def save_feature_layers(module: Any, folder: Path) -> None:
     """Write projection, head and mask vector."""
     from safetensors.torch import save_file

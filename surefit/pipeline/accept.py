@@ -80,8 +80,9 @@ def check_columns(
 
 def _read_roles(table: Table, task: TaskSpec, roles: Mapping[str, str]) -> list[str]:
     """Return the roles that a table must have: of several forms that are read, those of its own."""
-    mixed = [{*names} for names in task.needs if {*names} <= {*task.reads.mixes}]
-    forms = [form & {*roles} for form in mixed if form - {*task.targets} <= {*roles}]
+    left_out = {*task.targets} - {*roles}
+    forms = [{*names} - left_out for names in task.needs]
+    forms = [form for form in forms if form <= {*task.reads.mixes} & {*roles}]
     for form in sorted(forms, key=len, reverse=True):
         if form and all(roles[role] in table.columns for role in form):
             return [role for role in roles if role in form or role not in task.reads.mixes]
@@ -93,4 +94,6 @@ def _named_as_read(table: Table, task: TaskSpec, encoder: Encoder) -> Table:
     if not encoder.predicting or len(table.columns) != 1:
         return table
     read = [c for role, c in encoder.roles.items() if not task.role(role).may_be_missing]
+    if {*encoder.roles} <= {*task.targets}:
+        read = [role for role in task.reads.mixes if role not in task.targets][:1]
     return replace(table, arrow=table.arrow.rename_columns(read)) if len(read) == 1 else table

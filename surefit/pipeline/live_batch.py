@@ -22,17 +22,16 @@ from surefit.data.python.streams import Stream
 from surefit.data.several_columns import join_columns
 from surefit.data.table import Table
 from surefit.errors import RunFailedError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
-from surefit.inputs.casting import row_length
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encoded_row import (
     EncodedRow,
     RowFaultError,
     describe_counts,
     phrase_of,
 )
+from surefit.inputs.row_encoder import row_length
 from surefit.inputs.store import Store
 from surefit.progress import Progress
-from surefit.targets.class_loss import loss_divisor
 
 if TYPE_CHECKING:
     from surefit.inputs.augment.array_augment import EpochRows
@@ -59,10 +58,14 @@ def live_batch(
         columns = [prepare(row, epoch, *n) for row, n in zip(columns, numbers, strict=True)]
     fields = {**MIXED_FIELDS, **pipeline.fields}
     batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
-    counted = {NUM_TARGETS: sum(row.num_targets for row in read)}
+    count = sum(row.num_targets for row in read)
+    counted = {NUM_TARGETS: count}
     if pipeline.collate_fn is not None:  # which may change the targets
         counted = {NUM_ROWS: len(read)}
-    return {**batch, **counted, DIVISOR: _divisor(pipeline, read)}
+    divisor = pipeline.divisor_of(
+        count, lambda: np.concatenate([np.ravel(row.columns["labels"]) for row in read])
+    )
+    return {**batch, **counted, DIVISOR: divisor}
 
 
 def _augmented(
@@ -123,15 +126,6 @@ class ReadAnew:
                 "Truncate such rows: --set overlong=truncate.",
             )
         return blocks[0]
-
-
-def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
-    """Return what divides the loss of these rows: their targets, or their class weights."""
-    options = pipeline.encoder.settings.loss
-    if options.class_weights is None:
-        return sum(row.num_targets for row in rows)
-    labels = np.concatenate([np.ravel(row.columns["labels"]) for row in rows])
-    return loss_divisor(options, labels)
 
 
 def _raw_row(pipeline: Pipeline, table: Table) -> Mapping[str, Any]:

@@ -23,13 +23,14 @@ from surefit.data.python.torch_data import is_unnamed
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.inputs.augment.mixed_rows import FIELDS as MIXED_FIELDS
+from surefit.inputs.augment.array_augment import MIXED_FIELDS
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import EncodedRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, with_module_loss
+from surefit.models.embedding_noise import COLUMN, row_noise
 from surefit.models.lora import lower_frozen
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
@@ -98,7 +99,8 @@ class Pipeline:
         """Return rows of an accepted table as columns on disk."""
         encoder = replace(self, encoder=accepted.encoder).row_encoder
         store = encode_rows(accepted.table, rows, encoder, copies, progress, stage)
-        return store if self.task.link is None else self.task.link(store, accepted.encoder)
+        link = self.task.reads.link
+        return store if link is None else link(store, accepted.encoder)
 
     def batch(
         self,
@@ -138,11 +140,14 @@ class Pipeline:
         return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
 
     def divisor(self, store: Store, rows: Any) -> float:
-        """Return what divides the loss of these rows: their targets, or their class weights."""
+        """Return what divides the loss of these rows."""
+        counted = int(store.num_targets[rows].sum())
+        return self.divisor_of(counted, lambda: store.joined("labels", rows))
+
+    def divisor_of(self, num_targets: int, labels: Callable[[], Any]) -> float:
+        """Return what divides a loss: its targets, or the weights of the classes in its labels."""
         options = self.encoder.settings.loss
-        if options.class_weights is None:
-            return int(store.num_targets[rows].sum())
-        return loss_divisor(options, store.joined("labels", rows))
+        return num_targets if options.class_weights is None else loss_divisor(options, labels())
 
     @property
     def counts_in_loss(self) -> bool:
@@ -164,7 +169,7 @@ class Pipeline:
     @property
     def by_sequence(self) -> Pipeline:
         """The same, with a loss that has no term for two sequences together."""
-        loss = self.loss if self.task.loss_by is None else with_module_loss(self.task.loss)
+        loss = self.loss if self.task.figures.loss_by is None else with_module_loss(self.task.loss)
         return replace(self, loss=loss)
 
     def predicted(self, batch: Batch) -> Any:
@@ -207,7 +212,7 @@ class Pipeline:
     @property
     def for_prediction(self) -> Pipeline:
         """Return the same for rows without targets, without what only training reads or adds."""
-        encoder = self.encoder.without(self.task.targets)
+        encoder = self.task.for_prediction(self.encoder)
         if self.collate_fn is None:  # else only that knows which columns it reads
             encoder = only_read(encoder, self.call)
         call = replace(
@@ -324,6 +329,8 @@ class Job:
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
     named: Mapping[str, Store] = field(default_factory=dict)
     """The validation sets that have names; the first one is `validation`."""
+    neftune: float | None = None
+    """Strength of the noise on the embeddings of training rows."""
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:
@@ -335,7 +342,11 @@ class Job:
     def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Return training rows as one batch of tensors, augmented as in that epoch."""
         source = self.train if self.augment is None else self.augment.in_epoch(epoch)
-        return self.pipeline.batch(source, rows, epoch, device)
+        batch = self.pipeline.batch(source, rows, epoch, device)
+        if self.neftune is None:
+            return batch
+        noise = row_noise(self.neftune, self.pipeline.seed, epoch, self.train, rows)
+        return {**batch, COLUMN: noise}
 
     def evaluate(
         self, settings: EvaluationSettings, group: Group = ALONE, progress: Progress = silent

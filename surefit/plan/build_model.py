@@ -126,6 +126,8 @@ def _build(
     found, adaptation = [*built.findings], None
     if config.lora.r or is_adapted(built.module):
         torch.manual_seed(config.seed)
+        tokens = {*built.added_tokens, *encoder.settings.tokens.added}
+        built = replace(built, added_tokens=sorted(tokens))
         adaptation, notes = adapt(
             built,
             config.lora,

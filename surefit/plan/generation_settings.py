@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from surefit.batches.branches import PROMPT
 from surefit.errors import UsageError
 from surefit.findings import Finding, note
 from surefit.inputs.store import Store
@@ -25,7 +26,6 @@ COUNTED_ROWS = 10_000
 USUAL_SHARE = 0.99
 LEAST_TOKENS, MOST_TOKENS = 16, 256
 """Bounds of an answer's length where the user sets none: one evaluation makes up to 64 answers."""
-PROMPT_LENGTH = "prompt_length"
 
 
 def settle_generation(d: Draft) -> tuple[Pipeline, list[Finding]]:
@@ -55,8 +55,8 @@ def answer_tokens(store: Store) -> int:
     """Return how many tokens nearly all answers have at most, their end included."""
     rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), COUNTED_ROWS)).astype(int))
     counts = store.num_targets[rows]
-    if PROMPT_LENGTH in store.fields:  # of several answers, the last one is generated
-        counts = np.minimum(counts, store.lengths[rows] - store.values(PROMPT_LENGTH)[rows])
+    if PROMPT in store.fields:  # of several answers, the last one is generated
+        counts = np.minimum(counts, store.lengths[rows] - store.values(PROMPT)[rows])
     usual = int(np.quantile(counts, USUAL_SHARE, method="higher"))
     return min(max(usual, LEAST_TOKENS), MOST_TOKENS)
 

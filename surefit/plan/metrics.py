@@ -17,9 +17,8 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.store import Store
 from surefit.plan.augmentation import own_function
 from surefit.processes import num_processes
-from surefit.targets.metrics.chosen_metrics import with_metrics, with_scorer
 from surefit.targets.metrics.class_metrics import class_metric
-from surefit.targets.metrics.own_metric import OwnMetric
+from surefit.targets.metrics.own_metric import OwnMetric, with_metrics, with_scorer
 from surefit.targets.task_spec import TaskSpec, better_of
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import source_file

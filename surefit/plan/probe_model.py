@@ -15,19 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import cut_branches, is_branched
-from surefit.batches.collate import starts_in_time
-from surefit.batches.field import NUM_TARGETS, well_known_fields
+from surefit.batches.branches import cut_row
+from surefit.batches.field import NUM_TARGETS, starts_in_time, well_known_fields
 from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
     ExpectedCount,
-    ExpectedOutputs,
     FirstPass,
     check_first_pass,
 )
 from surefit.checks.probes.model_probes import run_probes
-from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
+from surefit.checks.probes.model_profile import ModelProfile, perturbed_copy, tolerance
+from surefit.checks.probes.outputs import ExpectedOutputs
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
     NEW_TOKENS,
@@ -56,7 +55,6 @@ from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
 from surefit.plan.metrics import METRIC_FAILED
 from surefit.speed.numerics import preserved_state
-from surefit.targets.class_loss import loss_divisor
 from surefit.targets.own_loss import OwnLoss, OwnLossError, own_columns
 from surefit.user_code import RunCode
 
@@ -74,6 +72,8 @@ PROBE_LOGITS, PROBE_PRODUCTS = 8_000_000, 4_000_000_000
 """Logits of a longer row, and products of its tokens with weights, about at most."""
 MORE_ROWS, MORE_POSITIONS = 1024, 2048
 """Rows that are tried where the first ones have no gradient, and positions of a batch of them."""
+MORE_TARGETS = 100_000
+"""Numbers to predict that are compared with what the outputs can be."""
 MAX_COPIED_WEIGHTS = 200_000_000
 """Larger models are probed with the weights they have."""
 
@@ -146,7 +146,10 @@ def probe_first_batch(d: Draft) -> tuple[FirstPass, list[Finding]]:
     batch, num_targets = _probe_batch(pipeline, train)
     outputs = expected_outputs(pipeline)
     if outputs is not None:
-        outputs = replace(outputs, locate=partial(_first_of_class, train, built.table))
+        of_numbers = outputs.unit != "classes" and "labels" in train.fields
+        numbers = train.values("labels")[:MORE_TARGETS] if of_numbers else ()
+        locate = partial(_first_of_class, train, built.table)
+        outputs = replace(outputs, locate=locate, targets=numbers)
     count = ExpectedCount(num_targets, pipeline.counts_in_loss)
     first = FirstPass(pipeline.module, pipeline.call, batch, pipeline.loss, count)
     found = check_first_pass(first, outputs)
@@ -226,7 +229,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
-    if pipeline.collate_fn is None and pipeline.task.loss_by is None:
+    if pipeline.collate_fn is None and pipeline.task.figures.loss_by is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     profile = ModelProfile(
         pipeline.module,
@@ -270,17 +273,6 @@ def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
         loss = with_module_loss(pipeline.task.loss)
         added, found = compare_losses(profile, pipeline.call, loss)
     return Choices(auxiliary_loss=bool(added)), found
-
-
-def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
-    """Return whether the chosen head and layout leave the auxiliary loss as it is."""
-    rows = probe_rows(plain, train)
-    values = []
-    with preserved_state(plain.module):
-        for pipeline in (plain, chosen):
-            outputs = pipeline.outputs(pipeline.collate(rows, pipeline.layout))
-            values.append(outputs.auxiliary_loss)
-    return differ(values[0], values[1]) <= tolerance(values[0])
 
 
 def choose_row_groups(d: Draft) -> tuple[Choices, list[Finding]]:
@@ -379,10 +371,8 @@ def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[An
     cut = _cut_rows(pipeline, train, rows)
     num_targets = sum(pipeline.task.count_targets(row) for row in cut)
     batch = pipeline.collate(probe_rows(pipeline, train, rows)) | {NUM_TARGETS: num_targets}
-    weighs = pipeline.encoder.settings.loss
-    if weighs.class_weights is None:
-        return batch, num_targets
-    return batch, sum(loss_divisor(weighs, np.asarray(row["labels"])) for row in cut)
+    labels = lambda: np.concatenate([np.ravel(row["labels"]) for row in cut])  # noqa: E731
+    return batch, pipeline.divisor_of(num_targets, labels)
 
 
 def _chosen_rows(train: Store) -> Any:
@@ -417,9 +407,7 @@ def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, 
     limit, fields = _token_limit(pipeline), pipeline.fields
     sizes = itertools.cycle((limit, limit // 2))
     return [
-        cut_branches(row, fields, size)
-        if is_branched(row)
-        else {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        cut_row(row, fields, size, from_end=True)
         for row, size in zip(train.rows(rows), sizes, strict=False)
     ]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from surefit.batches.branches import FIRST, PROMPT, is_branched
 from surefit.batches.field import IGNORE_INDEX
-from surefit.checks.probes.first_batch import check_scores
 from surefit.checks.probes.model_probes import check_choice, run_probe
+from surefit.checks.probes.outputs import check_scores
 from surefit.checks.probes.targets import (
     TARGET_REACHES_OUTPUTS,
     TargetPasses,

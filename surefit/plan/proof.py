@@ -28,8 +28,8 @@ from surefit.findings import Finding
 from surefit.memory.trace_step import Traced
 from surefit.pipeline.open_pipeline import Choices
 from surefit.processes import num_processes
-from surefit.user_code.code_records import files_of
 from surefit.user_code.named_code import code_names, is_code_name
+from surefit.user_code.run_code import files_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surefit.checks.class_values import Classes, compare_classes, read_classes
+from surefit.checks.class_values import Classes, read_classes
 from surefit.checks.copies import (
     Side,
     check_contradictions,
@@ -45,7 +45,7 @@ from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import DropReason
 from surefit.pipeline.accept import check_columns
 from surefit.plan.draft import Draft
-from surefit.targets.label_separator import find_separator
+from surefit.targets.classes import find_separator
 from surefit.targets.task_spec import TaskSpec
 
 ONE_GROUP = rule(
@@ -127,8 +127,6 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         found += check_contradictions(
             table, rows, parts, hashes, task.reads.exact_targets, of_table
         )
-    if reports and classes is not None:
-        found += _compare_sides(table, train, eval_table, validation, roles["label"])
     if reports and not task.reads.whole_rows:
         sides = Side(table, train, parts), Side(eval_table, validation, parts)
         found += check_near_copies(*sides, config.seed)
@@ -382,18 +380,6 @@ def _group_names(table: Table, by: str) -> dict[str, Any]:
     values = (column if nested else pc.unique(column)).to_pylist()
     whole = (int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
     return {str(name): v for name, v in zip(whole, values, strict=True) if v is not None}
-
-
-def _compare_sides(
-    table: Table, train: Rows, eval_table: Table, validation: Rows, column: str
-) -> list[Finding]:
-    sides = [
-        read_classes(each, rows, column) if column in each.columns else None
-        for each, rows in ((table, train), (eval_table, validation))
-    ]
-    if sides[0] is None or sides[1] is None:
-        return []
-    return compare_classes(sides[0], sides[1], eval_table.sources[0].file)
 
 
 def row_parts(

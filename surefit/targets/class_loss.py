@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.inputs.augment.mixed_rows import LABELS, SHARE
+from surefit.inputs.augment.array_augment import LABELS, SHARE
 from surefit.inputs.encoder_state import PLAIN, ClassLoss
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What tasks with classes per row share: classes from the rows, loss and metrics.
+"""What tasks with classes per row share: classes from the rows, and the sign between several.
 
 A row has one class, or several where the label column holds lists or texts such as `red|blue`.
 `labels` are (B,) class numbers, or (B, C) with 1 for every class the row has.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,16 +23,79 @@ from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels
 from surefit.inputs.row_input import is_blank
-from surefit.targets.label_separator import (
-    NONE,
-    find_separator,
-    likely_separator,
-    split_classes,
-)
 from surefit.targets.task_spec import Batch, full_precision
 
 if TYPE_CHECKING:
     import torch
+
+NONE = "none"
+"""The setting with which every text is one class."""
+SIGNS = {"|": 0.5, ";": 0.5, ",": 0.8}
+"""Signs between classes, the least likely in a name first; each with the share of the classes that
+must stand first in some row. A qualifier never does: `fruit`, `fruit, dried`."""
+
+
+OTHER_SIGNS = ("/", "+", "&", "\\")
+"""Signs that are common within names as well, such as `km/h`: they separate classes only if the
+user says so, and are reported where the labels look like it."""
+FIRST_SHARE, AGAIN_SHARE, FEWEST = 0.6, 0.8, 3
+
+
+def split_classes(value: str, sign: str) -> list[str]:
+    """Return the classes of a row.
+
+    >>> split_classes("red | blue|", "|")
+    ['red', 'blue']
+    """
+    return [part.strip() for part in value.split(sign) if part.strip()]
+
+
+def find_separator(names: Collection[str]) -> str | None:
+    """Return the sign that separates several classes in these labels; None where each is one class.
+
+    Rows must differ in their number of classes, and the classes must recur in other combinations.
+
+    >>> find_separator({"red", "blue|red", "blue"}), find_separator({"Austin, TX", "Reno, NV"})
+    ('|', None)
+    """
+    for sign, share in SIGNS.items():
+        if not any(sign in name for name in names):
+            continue
+        rows = [split_classes(name, sign) for name in names]
+        classes = {part for row in rows for part in row}
+        first = {row[0] for row in rows if row}
+        few = len(classes) < len(names) or (share < 0.8 and len(classes) == len(names))
+        once = all(len({*row}) == len(row) for row in rows)
+        sizes = {len(row) for row in rows}
+        if few and once and len(sizes) > 1 and len(first) >= share * len(classes):
+            return sign
+    return None
+
+
+def likely_separator(names: Collection[str]) -> str | None:
+    """Return one of the other signs, if the parts around it recur in several combinations; else
+    None.
+
+    >>> likely_separator({"red", "red / blue", "blue / gold", "gold / red", "gold"})
+    '/'
+    >>> likely_separator({"n/a", "Sci-fi / Fantasy", "Fantasy", "Drama", "km/h"}) is None
+    True
+    """
+    for sign in OTHER_SIGNS:
+        rows = [{*split_classes(name, sign)} for name in names]
+        sets = [row for row in rows if len(row) > 1]
+        if len(sets) < FEWEST or len({len(row) for row in rows}) < 2:
+            continue
+        parts = {part for row in sets for part in row}
+        if all(part.isdecimal() for part in parts):
+            continue  # fractions, dates
+        again = [part for part in parts if sum(part in row for row in rows) > 1]
+        first = {split_classes(name, sign)[0] for name in names if name.strip(f"{sign} ")}
+        recur = len(again) >= AGAIN_SHARE * len(parts)
+        if recur and len(parts) < len(rows) and len(first & parts) >= FIRST_SHARE * len(parts):
+            return sign
+    return None
+
 
 UNSUITABLE_LABEL = rule(
     "SF205",
@@ -167,10 +230,10 @@ def fit_classes(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> ClassLab
 
     A first label that is a list means several labels for every row. Where all lists are of 0 and 1
     and of one length, the classes are the places of the lists. Texts such as `red|blue` are
-    several labels, too (see `label_separator.py`).
+    several labels, too (see `find_separator`).
     """
     parts = joint_parts(encoder.roles["label"])
-    labels = _Labels(encoder.settings.label_separator)
+    labels = _Labels(encoder.settings.labels.separator)
     for row in rows:
         if not is_blank(row.get("label")):
             labels.add(row["label"])
@@ -261,7 +324,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """
     value, labels = row["label"], class_labels(encoder)
     if is_blank(value):
-        if labels.separator is None or not encoder.settings.blank_is_none:
+        if labels.separator is None or not encoder.settings.labels.blank_is_none:
             raise drop_row(DropReason.NO_LABEL)
         value = ""
     if labels.separator is not None:

@@ -15,11 +15,11 @@ from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, drop_row, encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.features.feature_layout import FeatureLayout, planned_axes
-from surefit.inputs.features.feature_planning import plan_features
 from surefit.inputs.features.feature_sequences import (
     FIELDS as SEQUENCE,
 )
 from surefit.inputs.features.feature_sequences import (
+    plan_features,
     read_steps,
 )
 from surefit.inputs.row_input import Planned

@@ -315,8 +315,13 @@ def _length_accuracy(store: Store) -> float:
     return float(_wins(first, second).mean())
 
 
-def settle_preference(asked: Any, task: Any, roles: Mapping[str, str]) -> Preference | None:
-    """Return the method and its numbers, for the task that has them; `asked` is from the config."""
+def settle_preference(
+    asked: Any, task: Any, roles: Mapping[str, str], live: Any = None
+) -> Preference | None:
+    """Return the method and its numbers, for the task that has them; `asked` is from the config.
+
+    Rows of a `live` source are encoded anew, so a reference cannot be computed once for each.
+    """
     given = asked.model_dump(exclude_none=True)
     if task.name != "preference":
         if given:
@@ -333,6 +338,14 @@ def settle_preference(asked: Any, task: Any, roles: Mapping[str, str]) -> Prefer
             "rows have one answer each, which is good or bad.",
             "Use --set preference.method=kto, or name the columns: --set columns.chosen=… "
             "--set columns.rejected=….",
+        )
+    if live is not None and method in WITH_REFERENCE:
+        raise UsageError(
+            f"preference.method {method} compares each row with the model before training, and the "
+            f"rows of {live.name} are drawn anew.",
+            "Pass rows that stay the same, such as list(dataset)"
+            + ("" if judged else ", or choose a method without a reference: simpo or orpo")
+            + ".",
         )
     beta = given.get("beta") or BETAS.get(method, USUAL_BETA)
     return Preference(method, beta, given.get("gamma", beta / 2 if method == "simpo" else 0.0))

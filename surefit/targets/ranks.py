@@ -77,7 +77,7 @@ def fit_ranks(rows: Iterable[Row], encoder: Encoder) -> tuple[FittedTarget, list
             fix="Choose a column with one class per row, or a classification task.",
             column=column,
         )
-    names, source = order_names(found, encoder.settings.label_order, column)
+    names, source = order_names(found, encoder.settings.labels.order, column)
     if len(names) < FEWEST:
         raise UNKNOWN_ORDER.error(
             f"column {column!r} has {len(names)} classes; the order of fewer than {FEWEST} says "

@@ -18,19 +18,20 @@ from surefit.data.row_parts import Divide
 from surefit.data.several_columns import base_role
 from surefit.data.table import Table
 from surefit.findings import Finding
-from surefit.inputs.casting import count_labelled
 from surefit.inputs.encoded_row import EncodeRow
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import PLAIN
+from surefit.inputs.row_encoder import count_labelled
 from surefit.inputs.row_input import Planned, RowInput
 from surefit.inputs.store import Store
 from surefit.inputs.tokenizer import Reload
 from surefit.targets.class_loss import ClassScores, class_loss
 from surefit.targets.generation import Generate
-from surefit.targets.metrics.own_metric import OwnMetric
 
 if TYPE_CHECKING:
     import torch
+
+    from surefit.targets.metrics.own_metric import OwnMetric
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], "tuple[torch.Tensor, Any]"]
@@ -140,6 +141,8 @@ class Reads:
     texts or amounts may be right."""
     inferred: Callable[[Planned], list[Finding]] | None = None
     """What is reported, or refused, where nobody names the task."""
+    link: Callable[[Store, Encoder], Store] | None = None
+    """What encoded rows take from other rows."""
     inputs: tuple[RowInput, ...] = ()
     """The inputs that rows may have, looked for in this order; they are planned and augmented."""
 
@@ -173,11 +176,14 @@ class TextUse:
 
 @dataclass(frozen=True)
 class Figures:
-    """How the loss of classes can be changed, and what is measured and compared with what."""
+    """How the loss depends on what was settled, and what is measured and compared with what."""
 
     class_scores: ClassScores | None = None
     """The scores and the class of each target, (N, C) and (N,), where the loss is their
     cross-entropy: only then can it have class weights and label smoothing."""
+    loss_by: Callable[[Encoder], Loss] | None = None
+    """The loss as it was settled, where that is not the task's `loss`: rows are then two sequences
+    each, and `loss` judges sequence by sequence, which is what probes compare."""
     smoothed_loss: Callable[[float], Loss] | None = None
     """The loss with so much label smoothing, where the targets are tokens rather than classes."""
     predicted_values: PredictedValues | None = None
@@ -196,7 +202,7 @@ class Figures:
     of simple predictors, by name and metric (see `targets/baselines.py`)."""
     judge: JudgeRows | None = None
     """Predicted targets, one per validation row, to figures as the metrics have them. Tables have
-    it: trees are judged beside the model (see `targets/tree_baseline.py`)."""
+    it: trees are judged beside the model (see `targets/baselines.py`)."""
 
 
 @dataclass(frozen=True)
@@ -236,11 +242,6 @@ class TaskSpec:
     prepare: PrepareRow | None = None
     """What is drawn anew in each epoch: an encoded row, and a random generator of its own, to the
     row as the model gets it. The number of targets stays."""
-    loss_by: Callable[[Encoder], Loss] | None = None
-    """The loss as it was settled, where that is not `loss`: rows are then two sequences each, and
-    `loss` judges sequence by sequence, which is what probes compare."""
-    link: Callable[[Store, Encoder], Store] | None = None
-    """What encoded rows take from other rows."""
     decode: Callable[[Any, Batch, Encoder], list[dict[str, Any]]] | None = None
     """Predictions, one dict per row of the batch."""
     generate: Generate | None = None
@@ -268,10 +269,20 @@ class TaskSpec:
             fields["input_ids"] = replace(fields["input_ids"], pad=pad)
         return fields
 
+    def for_prediction(self, encoder: Encoder) -> Encoder:
+        """Return the Encoder for rows to predict for, which do not need the targets.
+
+        Where no prompt has a column of its own, the answers that begin with it are still read.
+        """
+        left = {role: c for role, c in encoder.roles.items() if role not in self.targets}
+        if not {*left} & {*self.reads.mixes}:
+            left |= {role: c for role, c in encoder.roles.items() if role in self.reads.mixes}
+        return replace(encoder, roles=left).with_settings(predicting=True)
+
     def loss_for(self, encoder: Encoder) -> Loss:
         """Return loss, with the class weights and the label smoothing that the Encoder keeps."""
-        if self.loss_by is not None:
-            return self.loss_by(encoder)
+        if self.figures.loss_by is not None:
+            return self.figures.loss_by(encoder)
         options = encoder.settings.loss
         if options == PLAIN:
             return self.loss

@@ -1,4 +1,4 @@
-"""The registry of tasks: one file per task, one line here.
+"""The registry of tasks: one line per task.
 
 An inferred task is the first one in this order that the data and the model suit.
 """
@@ -13,11 +13,9 @@ from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import (
     classification,
     custom,
-    detection,
     feature_pretraining,
     forecasting,
     language_models,
-    ordinal,
     preferences,
     regression,
 )
@@ -26,7 +24,7 @@ TASKS: dict[str, TaskSpec] = {
     spec.name: spec
     for spec in (
         language_models.SFT,
-        detection.SPEC,
+        classification.DETECTION,
         classification.PIXEL_CLASSES,
         classification.IMAGES,
         classification.RECORDINGS,
@@ -35,7 +33,7 @@ TASKS: dict[str, TaskSpec] = {
         classification.TEXTS,
         classification.SEQUENCES,
         regression.SPEC,
-        ordinal.SPEC,
+        classification.ORDINAL,
         forecasting.SPEC,
         feature_pretraining.SPEC,
         classification.TABLES,
@@ -50,7 +48,7 @@ TASKS: dict[str, TaskSpec] = {
 OWN_TASK = custom.SPEC
 """The task of a module that reads all columns and has its own loss."""
 
-ORDERED_TASK = ordinal.SPEC
+ORDERED_TASK = classification.ORDINAL
 """The task of classes whose order the user names."""
 
 INPUTS: dict[str, RowInput] = {

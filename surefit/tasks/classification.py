@@ -1,23 +1,29 @@
 """Tasks with classes: of a text, image, recording, row of a table or of features, of each of its
-time steps, words or pixels. Each is an input and a target, with a name."""
+time steps, words or pixels, or of the objects in it. Each is an input and a target, with a name."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from surefit.findings import Finding
 from surefit.inputs.audio.audio_input import AUDIO_INPUT
+from surefit.inputs.encoder_state import FittedInput
 from surefit.inputs.features.feature_sequences import FEATURES
-from surefit.inputs.image.image_reading import IMAGE, PIXELS
+from surefit.inputs.image.image_changes import box_changes
+from surefit.inputs.image.image_reading import IMAGE, PIXELS, plan_images
+from surefit.inputs.row_input import Planned
 from surefit.inputs.table.table_input import TABLE, columns_read
 from surefit.inputs.text.text_reading import ALONGSIDE, IDS, TEXT, misread, text_fields
 from surefit.inputs.tokenizer import read_words_as_text
-from surefit.targets import masks, steps, tags
+from surefit.targets import detected_objects, masks, steps, tags
 from surefit.targets.baselines import tag_baselines
 from surefit.targets.class_loss import class_loss, class_probabilities
 from surefit.targets.classes import class_names, class_scores
 from surefit.targets.metrics.class_metrics import top_metric, usual_metrics
+from surefit.targets.ranks import RANKS
 from surefit.targets.row_target import CLASSES
 from surefit.targets.task_spec import Figures, Head, Reads, TaskSpec, TextUse
+from surefit.tasks.regression import FILE_ROLES, INPUTS
 from surefit.tasks.row_task import READS_TEXT, row_task
 
 TEXTS = row_task(
@@ -112,4 +118,46 @@ PIXEL_CLASSES = TaskSpec(
         per_pixel=True,
         config=lambda encoder: {**class_names(encoder), "semantic_loss_ignore_index": 255},
     ),
+)
+
+
+ORDINAL = row_task(
+    "ordinal",
+    INPUTS,
+    RANKS,
+    summary="one of three or more ordered classes (label_order) per image, recording, text, row of "
+    "features, or row of numbers, categories and dates",
+    roles=FILE_ROLES,
+    reads=Reads(None, misread, by_name=True, whole_rows=True, columns_read=columns_read),
+    **READS_TEXT,
+)
+
+
+def plan_plain_images(given: Planned) -> tuple[FittedInput, list[Finding]]:
+    """Read pixels from 0 to 1: modules of torchvision's convention normalise them themselves."""
+    read, found = plan_images(given)
+    hints = read.image_hints
+    hints = replace(hints, mean=hints.mean or (0.0,), std=hints.std or (1.0,))
+    return replace(read, image_hints=hints), found
+
+
+PLAIN_IMAGE = replace(IMAGE, plan=plan_plain_images, changes=box_changes)
+
+DETECTION = TaskSpec(
+    name="detection",
+    summary="boxes and classes of the objects in an image, by a module of your own that takes "
+    "(images, targets) as torchvision's do",
+    needs=(("image", "boxes", "label"),),
+    roles=(detected_objects.BOXES, detected_objects.LABELS),
+    targets=("boxes", "label"),
+    reads=Reads(detected_objects.takes, exact_targets=False, inputs=(PLAIN_IMAGE,)),
+    fields=detected_objects.FIELDS,
+    encode=detected_objects.encode,
+    fit=detected_objects.fit,
+    count_targets=lambda columns: 1,
+    loss=detected_objects.loss,
+    figures=Figures(best="map"),
+    metrics={"map": detected_objects.MAP},
+    decode=detected_objects.decode,
+    head=Head(size=lambda encoder: len(encoder.classes) + 1, lists_of_images=True),
 )

@@ -20,6 +20,7 @@ from surefit.inputs.chat.pair_rows import (
     encode_pair,
     encode_scored,
     fit_pairs,
+    read_prompt,
     read_transcript,
 )
 from surefit.inputs.encoded_row import Encoding
@@ -49,6 +50,7 @@ CONTEXT = ("prompt", "messages", "input", "system", "history", "tools")
 def encode_preference(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Return both answers of a row, or one that is good or bad; to predict, its prompt."""
     if encoder.predicting:
+        row = read_prompt(row, encoder)
         label = partial(tokens.label_next_tokens, row=row, encoder=encoder)
         return encode_dialogue(row, encoder, label)
     return encode_judged(row, encoder) if pairs.is_judged(encoder) else encode_pair(row, encoder)
@@ -92,14 +94,18 @@ PREFERENCE = TaskSpec(
     optional=CONTEXT,
     targets=(CHOSEN, REJECTED, "answer", "label"),
     roles=(*PAIR_ROLES, JUDGEMENT),
-    reads=Reads(by_name=True, divide=divide_preference, exact_targets=False),
+    reads=Reads(
+        by_name=True,
+        mixes=("prompt", "messages", CHOSEN, REJECTED),
+        divide=divide_preference,
+        exact_targets=False,
+        link=pairs.link_others,
+    ),
     text=TextUse(adapt_tokenizer=continue_text),
     fields=pairs.pair_fields,
     fit=fit_pairs,
     encode=encode_preference,
-    link=pairs.link_others,
     loss=token_loss(next_token),
-    loss_by=pairs.preference_loss,
     metrics=pairs.METRICS,
     count_targets=pairs.count_first,
     head=Head(auto_class="AutoModelForCausalLM", predicts="next_token", by_token=True),
@@ -110,7 +116,9 @@ PREFERENCE = TaskSpec(
         tokens.can_generate,
         settings=tokens.generation_settings,
     ),
-    figures=Figures(best="reward_accuracy", baselines=pairs.length_baseline),
+    figures=Figures(
+        loss_by=pairs.preference_loss, best="reward_accuracy", baselines=pairs.length_baseline
+    ),
 )
 
 
@@ -135,12 +143,15 @@ REWARD = TaskSpec(
     fit=fit_pairs,
     encode=encode_reward,
     loss=pairs.reward_loss,
-    loss_by=lambda encoder: pairs.reward_loss,
     metrics=pairs.REWARD_METRICS,
     count_targets=lambda columns: 1,
     decode=_decode,
     head=Head(
         auto_class="AutoModelForSequenceClassification", config=lambda encoder: {"num_labels": 1}
     ),
-    figures=Figures(best="reward_accuracy", baselines=pairs.length_baseline),
+    figures=Figures(
+        loss_by=lambda encoder: pairs.reward_loss,
+        best="reward_accuracy",
+        baselines=pairs.length_baseline,
+    ),
 )

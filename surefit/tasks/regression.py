@@ -17,7 +17,7 @@ from surefit.inputs.audio.audio_input import AUDIO_INPUT
 from surefit.inputs.features.feature_sequences import FEATURES
 from surefit.inputs.image.image_reading import IMAGE
 from surefit.inputs.table.table_input import TABLE, columns_read
-from surefit.inputs.text.text_reading import AUTO_CLASS, IDS, TEXT, misread
+from surefit.inputs.text.text_reading import IDS, TEXT, misread
 from surefit.targets.row_target import NUMBERS
 from surefit.targets.task_spec import Reads
 from surefit.tasks.row_task import READS_TEXT, row_task
@@ -35,7 +35,7 @@ def _names_files(kind: FileKind) -> Role:
 
 FILE_ROLES = (_names_files(IMAGES), _names_files(AUDIO))
 """Roles of a task that also reads tables, of which the path of a file may be one column."""
-INPUTS = (IMAGE, AUDIO_INPUT, TEXT, IDS, FEATURES, replace(TABLE, auto_class=AUTO_CLASS))
+INPUTS = (IMAGE, AUDIO_INPUT, TEXT, IDS, FEATURES, replace(TABLE, model=TEXT.model))
 
 
 def takes(table: Table, roles: Mapping[str, str]) -> bool:

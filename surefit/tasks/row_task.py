@@ -73,13 +73,13 @@ def row_task(
 
     def head_of(encoder: Encoder) -> Head:
         given = input_of(encoder.roles)
-        if given.auto_class is None:
-            body: Body | None = "rows" if given.is_sequence(encoder) else None
+        if given.model.auto_class is None:
+            body: Body | None = "rows" if given.model.is_sequence(encoder) else None
             return Head(size=target.size, body=body, unit=target.unit)
         return Head(
-            given.auto_class,
+            given.model.auto_class,
             target.size,
-            lambda encoder: {**target.config(encoder), **given.config(encoder)},
+            lambda encoder: {**target.config(encoder), **given.model.config(encoder)},
             unit=target.unit,
         )
 

@@ -189,16 +189,23 @@ def digest(module: nn.Module) -> str:
     """Return a digest of all weights, whatever their names; without new adapters, which add 0."""
     weights: Mapping[str, Any] = module.state_dict()
     adds = any(".lora_B" in name and bool(value.any()) for name, value in weights.items())
-    counted = [
+    counted = {  # each value once: peft names some of them twice
         f"{number_of(value)} {tuple(value.shape)}"
         for name, value in weights.items()
         if hasattr(value, "shape") and value.numel() and (adds or not _is_new(name))
-    ]
+    }
     return str(hash_bytes("\n".join(sorted(counted)).encode()))
 
 
+NEW_WEIGHTS = (
+    *(".lora_A", ".lora_B", ".lora_magnitude_vector"),
+    *(".modules_to_save.", ".trainable_tokens_"),
+)
+"""Parts of the names of weights that peft adds, which begin as nothing or as copies."""
+
+
 def _is_new(name: str) -> bool:
-    return any(part in name for part in (".lora_A", ".lora_B", ".lora_magnitude_vector"))
+    return any(part in name for part in NEW_WEIGHTS)
 
 
 def evaluated_with_reference(

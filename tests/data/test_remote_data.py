@@ -194,6 +194,12 @@ def test_errors_that_may_pass_are_tried_again() -> None:
         ({"cut": 100, "etags": "none"}, "ends after 100 of"),
         ({"endless": True}, r"more than the 1\.0 MB"),
         ({"chunk_seconds": 5.0}, "cannot be reached: .*[Tt]imeout"),
+        ({"chunk_seconds": 0.02, "chunk_bytes": 1}, r"brought only [1-9]\d bytes in 0\.3 seconds"),
+        ({"said": "9000"}, r"received \d+ of 9000 bytes"),
+        ({"said": "9" * 5000}, "cannot be re"),
+        ({"status_line": "HTTP/1.1 404"}, "No file is at"),
+        ({"status_line": "HTTP/1.1 500"}, "cannot be read: 500"),
+        ({"status_line": "nonsense"}, "cannot be re"),
         ({"failures": 99}, "503"),
         ({"password": "x"}, "401"),
         ({"redirects": {"/d/rows.jsonl": "/d/rows.jsonl"}}, "cannot be read"),
@@ -207,12 +213,46 @@ def test_servers_that_misbehave_are_refused(
     with (
         reading_once(limit_gb=0.001),
         serve({"d/rows.jsonl": lines(ROWS)}, **habits) as site,
-        pytest.raises(FindingError, match=message) as caught,
+        pytest.raises((FindingError, UsageError), match=message) as caught,
     ):
         open_table(f"{site.url}/d/rows.jsonl")
-    assert caught.value.findings[0].code == "SF168"
+    assert isinstance(caught.value, UsageError) or caught.value.findings[0].code == "SF168"
     assert f"{site.url}/d/rows.jsonl" in str(caught.value)
     assert not list((tmp_path / "cache").rglob("rows.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("grows", "pattern"),
+    [("wide", ""), ("wide", "*/*.jsonl"), ("deep", ""), ("deep", "**/*.jsonl")],
+)
+@pytest.mark.parametrize("limit", ["LIST_BYTES", "LIST_SECONDS"])
+def test_listings_without_end_are_refused(
+    grows: str, limit: str, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_data, limit, {"LIST_BYTES": 20_000, "LIST_SECONDS": 0.05}[limit])
+    shown: list[tuple[str, int, int]] = []
+    with (
+        reading_once(lambda *told: shown.append(told)),
+        serve({"d/rows.jsonl": lines(ROWS)}, grows=grows) as site,
+        pytest.raises(FindingError, match=f"{site.url}/d/.* lists files without end") as caught,
+    ):
+        open_table(f"{site.url}/d/{pattern}")
+    assert caught.value.findings[0].code == "SF168"
+    assert len(site.asked) < 500
+    assert grows == "wide" or ("looking at remote files", 2, 3) in shown
+
+
+def test_a_slow_download_is_shown_and_small_files_are_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_data, "WAIT_SECONDS", 0.4)
+    monkeypatch.setattr(remote_data, "THREADS", 1)
+    files = {f"d/{k}.jsonl": lines(ROWS[k : k + 1]) for k in range(12)}
+    shown: list[tuple[str, int, int]] = []
+    with reading_once(lambda *told: shown.append(told)), serve(files, chunk_seconds=0.1) as site:
+        assert open_table(f"{site.url}/d/").num_rows == 12  # in more than a second in all
+    assert ("looking at remote files", 12, 12) in shown
+    assert ("downloading, MB", 0, 1) in shown
 
 
 def test_a_refused_download_ends() -> None:

@@ -9,7 +9,18 @@ from builders import echo_rows
 from faults.case import Bert, Case, for_vit
 from faults.files import ARRAY
 from faults.labels import texts
-from faults.models import NET, RETURNS, SECOND_OUTPUT, TEXT, TWO_CLASSES, language_model, net, own
+from faults.models import (
+    NET,
+    RETURNS,
+    SECOND_OUTPUT,
+    TEXT,
+    TWO_CLASSES,
+    language_model,
+    net,
+    own,
+    with_norm,
+)
+from faults.models import RAGGED as RAGGED_ROWS
 from faults.sequences import CLASSES, MLP, convolution, pictures, steps, values
 
 ARGS = "forward(self, inputs_embeds, attention_mask, *more, **others)"
@@ -142,6 +153,36 @@ CASES = [
     own(
         "not SF734: layer that is never used",
         net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
+    ),
+    Case(
+        "not SF701: batch statistics of real positions",
+        RAGGED_ROWS,
+        module=with_norm(
+            "kept = mask[..., 0] > 0\n        hidden = hidden * mask\n"
+            f"        hidden[kept] = self.norm(hidden[kept])\n        {RETURNS}"
+        ),
+    ),
+    own(
+        "not SF220: logits that are capped",
+        net(RETURNS, "return 30 * torch.tanh(" + RETURNS[7:] + ")"),
+    ),
+    own("not SF220: logarithms of probabilities", net(RETURNS, RETURNS + ".log_softmax(-1)")),
+    own(
+        "not SF736: heads that are viewed apart",
+        net(
+            RETURNS,
+            "heads = hidden.view(len(hidden), hidden.shape[1], 4, 8).transpose(1, 2)\n"
+            "        hidden = heads.transpose(1, 2).reshape(len(hidden), -1, 32)\n"
+            f"        {RETURNS}",
+        ),
+    ),
+    own(
+        "not SF700: layers that are left out in training",
+        net(
+            RETURNS,
+            "hidden = hidden if self.training and torch.rand(()) < 0.5 else 2 * hidden\n"
+            f"        {RETURNS}",
+        ),
     ),
     own("model that returns a tuple", net(RETURNS, RETURNS + ", hidden")),
     own(

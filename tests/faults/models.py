@@ -88,6 +88,19 @@ def weighted(title: str, weights: Any) -> Case:
     return Case(title, rows, module=module, options=options, row=7, column="weights")
 
 
+RAGGED = [
+    {"features": [[float(n), 1.0, 2.0, 3.0]] * (2 + n % 3), "label": n % 2} for n in range(30)
+]
+NUMBERS = {"a.npz": {**DATA["a.npz"], "label": np.arange(30) * 7.5 - 90}}
+POOLED = "(hidden * mask).sum(1) / mask.sum(1)"
+
+
+def with_norm(returns: str) -> str:
+    """The good module with a layer of batch statistics."""
+    made = net(RETURNS, returns)
+    return made.replace("self.dropout =", "self.norm = nn.BatchNorm1d(32)\n        self.dropout =")
+
+
 CASES = [
     own("SF303 too few outputs", net(MAKE, "return Net(2)"), row=2),
     own("SF303 one output for three classes", net(MAKE, "return Net(1)"), row=1),
@@ -177,6 +190,41 @@ CASES = [
         "SF701 rows that see each other",
         net(RETURNS, "return self.head(hidden.mean(1) + hidden.mean((0, 1)))"),
     ),
+    Case(
+        "SF701 batch statistics over padding",
+        RAGGED,
+        module=with_norm(
+            f"hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)\n        {RETURNS}"
+        ),
+    ),
+    own(
+        "SF701 rows that see the row before",
+        net(
+            RETURNS,
+            f"pooled = {POOLED}\n        return self.head("
+            "torch.cat([pooled[:1], pooled[1:] + pooled[:-1]]))",
+        ),
+    ),
+    own(
+        "SF736 reshape in place of transpose",
+        net(RETURNS, "return self.head(hidden.reshape(-1, 32, hidden.shape[1]).mean(2))"),
+    ),
+    own("SF702 inputs changed in place", net("mask =", "attention_mask[:, 0] = 0\n        mask =")),
+    own(
+        "SF700 dropout in evaluation",
+        net(RETURNS, RETURNS.replace(POOLED, f"nn.functional.dropout({POOLED})")),
+    ),
+    own(
+        "SF219 layer made in forward",
+        net(RETURNS, RETURNS.replace("self.head", "nn.Linear(32, 3)")),
+    ),
+    Case(
+        "SF220 tanh before numbers",
+        NUMBERS,
+        module=net(RETURNS, RETURNS + ".tanh()"),
+        options="--task regression",
+    ),
+    own("SF220 ReLU before the loss", net(RETURNS, RETURNS + ".relu()")),
     Case("SF703 labels not shifted", TEXT, module=language_model(LOSS.format("", ""))),
     Case(
         "SF703 labels shifted twice",

@@ -84,14 +84,14 @@ IMAGES = [
 ]
 NUMBERS = [
     priced(
-        "SF242 one value of 1e38 in a column",
+        "SF244 one value of 1e38 in a column",
         table(age=lambda n: 1e38 if n == 11 else n * 7 % 31),
         row=11,
         column="age",
     ),
-    Case("SF242 one value of 1e38 in a sequence", steps(replaced(NOISE, (9, 2, 1), 1e38)), row=9),
+    Case("SF244 one value of 1e38 in a sequence", steps(replaced(NOISE, (9, 2, 1), 1e38)), row=9),
     Case(
-        "SF242 one feature of 1e30 among units",
+        "SF244 one feature of 1e30 among units",
         steps(NOISE * np.array([1, 1, 1e30])),
         column="features",
     ),
@@ -145,7 +145,7 @@ CONSTANTS = [
     Case("SF246 features that are all zero", steps(NOISE * 0)),
     for_vit("SF246 the same image in all rows", images(np.repeat(PIXELS[:1], 60, 0))),
     Case(
-        "SF248 feature that varies in validation only",
+        "SF185 feature that varies in validation only",
         {
             "a.npz": {"features": NOISE * np.float32([1, 1, 0]), "label": KINDS},
             "e.npz": {"features": NOISE[:30] + np.float32(0.1), "label": KINDS[:30]},
@@ -154,7 +154,7 @@ CONSTANTS = [
         column="features",
     ),
     for_mlp(
-        "SF248 column that varies in validation only",
+        "SF185 column that varies in validation only",
         {
             **table(site=lambda n: "north", age=lambda n: n * 7 % 31),
             "e.jsonl": [
@@ -178,10 +178,10 @@ HEALTHY = [
         "--set eval_share=0.1",
     ),
     for_vit("masks as booleans", images(PIXELS > 99)),
-    Case("not SF246 SF248: sparse features", steps(SPARSE)),
+    Case("not SF246 SF185: sparse features", steps(SPARSE)),
     Case("masks as features", steps(NOISE > 0.3)),
     priced(
-        "not SF242: prices with a heavy tail",
+        "not SF244: prices with a heavy tail",
         table(
             income=lambda n: round(float(np.exp(n * 7 % 31 / 3)) + n, 2),
             gain=lambda n: 99999 if n % 25 == 3 else 0,

@@ -14,13 +14,15 @@ import soundfile
 from tones import wav
 
 from surefit.errors import UsageError
-from surefit.inputs.audio import audio_files
-from surefit.inputs.audio.audio_files import look_at, read_waveform, require_audio
+from surefit.inputs.audio import audio_format
 from surefit.inputs.audio.audio_format import (
     SILENCE,
     AudioFormat,
     log_mel,
+    look_at,
     num_frames,
+    read_waveform,
+    require_audio,
 )
 from surefit.inputs.encoded_row import RowFaultError
 
@@ -114,7 +116,7 @@ def test_a_long_file_is_read_as_far_as_it_is_used(tmp_path: Path) -> None:
 
 
 def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audio_files, "find_spec", lambda name: None if name == "soxr" else name)
+    monkeypatch.setattr(audio_format, "find_spec", lambda name: None if name == "soxr" else name)
     with pytest.raises(UsageError) as raised:
         require_audio()
     assert "soxr" in str(raised.value)

@@ -24,7 +24,6 @@ from surefit.data.table import CHUNK_ROWS, Table
 from surefit.errors import FindingError
 from surefit.inputs import encode_table
 from surefit.inputs.audio.audio_format import AudioFormat
-from surefit.inputs.casting import cast_columns, count_labelled, row_length
 from surefit.inputs.encode_table import encode_rows
 from surefit.inputs.encoded_row import (
     DropReason,
@@ -46,7 +45,7 @@ from surefit.inputs.encoder_state import (
 )
 from surefit.inputs.features.feature_layout import FeatureLayout
 from surefit.inputs.image.pixel_format import PixelFormat
-from surefit.inputs.row_encoder import RowEncoder
+from surefit.inputs.row_encoder import RowEncoder, cast_columns, count_labelled, row_length
 from surefit.inputs.store import Store, new_store
 from surefit.progress import silent
 

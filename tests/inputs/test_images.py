@@ -21,8 +21,7 @@ from surefit.data.cell_files import IMAGES, names_files, with_files
 from surefit.data.open_data import open_table
 from surefit.data.row_parts import RowParts
 from surefit.inputs.encoded_row import RowFaultError
-from surefit.inputs.image.image_files import decode, image_content
-from surefit.inputs.image.image_planes import AS_THEY_ARE, read_planes
+from surefit.inputs.image.image_files import AS_THEY_ARE, decode, image_content, read_planes
 from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
 from surefit.inputs.image.pixel_sample import PixelSample
 from surefit.inputs.model_hints import from_processor

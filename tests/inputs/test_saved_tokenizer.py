@@ -50,7 +50,7 @@ def reader(task: str, tokenizer: Any, model_type: str | None) -> RowEncoder:
     encoder = Encoder(spec.name, roles, adapted, LIMIT)
     if spec.fit is not None:
         encoder, _ = spec.fit(rows, encoder)
-    encoder = encoder.without(spec.targets)
+    encoder = spec.for_prediction(encoder)
     return RowEncoder(spec.encode, encoder, spec.fields_for(encoder), spec.count_targets, False)
 
 
@@ -127,7 +127,7 @@ def test_plain_chat_template_writes_the_same_prompt(
     encoder = Encoder("sft", {"messages": "messages"}, tokenizer, None, settings)
     encoder, _ = spec.fit([{"messages": TURNS}], encoder)
     encoder.save(tmp_path)
-    encoder = encoder.without(spec.targets)
+    encoder = spec.for_prediction(encoder)
     encode = RowEncoder(spec.encode, encoder, spec.fields_for(encoder), spec.count_targets, False)
     plain = AutoTokenizer.from_pretrained(tmp_path)
     made = plain.apply_chat_template(TURNS[:-1], add_generation_prompt=True)

@@ -20,7 +20,7 @@ from surefit.data.open_data import open_table
 from surefit.errors import FindingError, UsageError
 from surefit.report.page import render
 from surefit.user_code import RunCode
-from surefit.user_code.code_records import CodeRecord, remember
+from surefit.user_code.run_code import CodeRecord, remember
 from tar_files import tar_of
 
 

@@ -155,9 +155,9 @@ def test_values_of_vectors_are_checked_as_those_of_sequences() -> None:
     x = VECTORS[:60].copy()
     x[7, 5] = 1e12
     plan = surefit.check(data={"x": x, "y": CLASSES[:60]}, model=mlp(2))
-    assert "SF242" in codes(plan)
+    assert "SF244" in codes(plan)
     healthy = surefit.check(data=ROWS, model=mlp(2))
-    assert "SF242" not in codes(healthy)
+    assert "SF244" not in codes(healthy)
 
 
 class Recurrent(nn.Module):

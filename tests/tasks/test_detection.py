@@ -16,9 +16,9 @@ from PIL import Image
 
 import surefit
 from surefit.data.open_data import open_table, validation_of
-from surefit.inputs.image.box_changes import move_boxes
+from surefit.inputs.image.image_changes import move_boxes
 from surefit.targets.boxes import BoxSample
-from surefit.targets.metrics.average_precision import average_precisions, count_matches
+from surefit.targets.detected_objects import average_precisions, count_matches
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import grid_detector

@@ -18,8 +18,7 @@ from builders import mostly_slow
 from surefit.cli import run as command
 from surefit.errors import FindingError, UsageError
 from surefit.inputs.encoded_row import RowFaultError
-from surefit.inputs.image.image_files import FIRST, LAST, ChannelAxis
-from surefit.inputs.image.image_planes import AS_THEY_ARE, read_planes
+from surefit.inputs.image.image_files import AS_THEY_ARE, FIRST, LAST, ChannelAxis, read_planes
 from surefit.inputs.image.image_reading import pixel_format
 
 

@@ -21,8 +21,7 @@ from surefit.batches.field import NUM_TARGETS
 from surefit.cli.run_commands import plain_value
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.plan.plan import Plan
-from surefit.targets.mask_files import IGNORED, read_mask
-from surefit.targets.masks import DICE, IOU, pixel_class_scores, pixel_loss
+from surefit.targets.masks import DICE, IGNORED, IOU, pixel_class_scores, pixel_loss, read_mask
 
 
 def net(stride: int = 1) -> nn.Module:

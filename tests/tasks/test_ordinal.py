@@ -16,7 +16,7 @@ from builders import sentiment_rows
 from surefit.errors import FindingError, UsageError
 from surefit.inputs.encoder_state import ClassLabels
 from surefit.targets.ranks import RANKS, log_probabilities, order_names
-from surefit.tasks.ordinal import SPEC
+from surefit.tasks.classification import ORDINAL as SPEC
 
 
 def probability(outputs: list[float], rank: int) -> float:

@@ -16,8 +16,8 @@ from sklearn.metrics import r2_score
 import surefit
 from surefit.inputs.table.table_columns import ColumnMatrix, feature_rows
 from surefit.plan.plan import Plan
-from surefit.targets import tree_baseline
-from surefit.targets.tree_baseline import TREES, judge_by_trees
+from surefit.targets import baselines
+from surefit.targets.baselines import TREES, judge_by_trees
 
 
 def product_rows(count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -78,24 +78,24 @@ def test_without_scikit_learn_a_line_says_how_to_get_it(monkeypatch: pytest.Monk
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(tree_baseline, "version", missing)
+    monkeypatch.setattr(baselines, "version", missing)
     plan = check()
     assert plan.ok
-    assert plan.baselines[TREES] == {"note": tree_baseline.MISSING}
-    assert "pip install 'surefit[tables]'" in tree_baseline.MISSING
+    assert plan.baselines[TREES] == {"note": baselines.MISSING}
+    assert "pip install 'surefit[tables]'" in baselines.MISSING
     assert TREES not in check(table={"trees": False}).baselines
     assert TREES not in check(data=product_rows(60)).baselines  # too few rows to say anything
 
 
 def test_bounds_leave_the_trees_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_baseline, "MAX_WORK", 1000)
+    monkeypatch.setattr(baselines, "MAX_WORK", 1000)
     plan = check(data=product_rows(261))
     assert plan.ok
     assert plan.baselines[TREES]["note"].startswith("not fitted: 3 columns and 1 outputs need more")
 
 
 def test_two_targets_and_a_sample_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_baseline, "MAX_CELLS", 210 * 2)
+    monkeypatch.setattr(baselines, "MAX_CELLS", 210 * 2)
     found = check(columns={"label": ["price", "b"]}).baselines[TREES]
     assert found["note"] == "fitted on 210 of 260 training rows"
     assert found["r2_per_target"].keys() == {"price", "b"}
@@ -120,7 +120,7 @@ def test_trees_that_are_clearly_better() -> None:
         ({"rmse": 60.0, "r2": 0.8}, {"rmse": 55.0, "r2": 0.85}, 100),
         ({"rmse": 6.0, "r2": 0.985}, {"rmse": 5.0, "r2": 0.99}, 9000),
         ({"accuracy": 0.89}, {"accuracy": 0.9}, 500),
-        ({"accuracy": 0.5}, {"note": tree_baseline.MISSING}, 500),
+        ({"accuracy": 0.5}, {"note": baselines.MISSING}, 500),
         ({"accuracy": None}, {"accuracy": 0.9}, 500),
     ],
 )

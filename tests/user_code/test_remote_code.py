@@ -11,7 +11,7 @@ import pytest
 
 from builders import sentiment_rows, write_jsonl
 from surefit.cli import run as command
-from surefit.user_code.code_records import records_folder
+from surefit.user_code.run_code import records_folder
 
 MODELING = """
 from pathlib import Path

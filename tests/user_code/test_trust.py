@@ -18,9 +18,8 @@ import surefit
 from builders import feature_rows, save_ragged, write_module
 from surefit.cli import run as command
 from surefit.user_code import RunCode
-from surefit.user_code.code_records import files_of, records_folder
 from surefit.user_code.named_code import NamedCode
-from surefit.user_code.run_code import import_recorded
+from surefit.user_code.run_code import files_of, import_recorded, records_folder
 
 CANARY = "from pathlib import Path\nPath({path!r}).touch()\n"
 

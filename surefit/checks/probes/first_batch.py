@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from surefit.checks.probes.forward_watch import Watch, check_watch
 from surefit.checks.probes.model_probes import check_choice, check_detached
+from surefit.checks.probes.outputs import (
+    ExpectedOutputs,
+    check_reach,
+    check_scores,
+    describe_one_output,
+)
 from surefit.errors import FindingError, UsageError, describe_error
 from surefit.findings import Finding, note, rule
 from surefit.models.call import Call
@@ -16,34 +23,12 @@ from surefit.models.module_inputs import layer_input_size
 from surefit.models.module_outputs import Key, Picked
 from surefit.models.transformers_models import MODEL_FAILED
 from surefit.speed.numerics import preserved_state
-from surefit.targets.masks import pixel_scores
 from surefit.targets.own_loss import OwnLossError
 from surefit.targets.task_spec import Loss
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-OUTPUTS_ARE_PROBABILITIES = rule(
-    "SF220",
-    "warning",
-    "outputs are probabilities",
-    why=(
-        "The loss takes logits and applies the softmax or the sigmoid itself; applied twice, it "
-        "learns slowly and never gets sure."
-    ),
-    fix="Return the scores from before the softmax or the sigmoid.",
-    accept="The outputs are used as logits.",
-)
-
-LABEL_OUT_OF_RANGE = rule(
-    "SF303",
-    "error",
-    "fewer outputs than classes or targets",
-    why="The loss would index past the logits: 'target out of bounds' or a device-side assert. Of "
-    "numbers, torch would compare one output with all targets.",
-    fix="Let the model's last layer have one output per class.",
-)
 
 LOSS_COUNT_MISMATCH = rule(
     "SF312",
@@ -69,15 +54,6 @@ OUTPUT_NOT_FINITE = rule(
     fix="Look at the weights and at divisions, logarithms and masks in the model.",
 )
 
-MORE_OUTPUTS_THAN_CLASSES = rule(
-    "SF316",
-    "warning",
-    "more outputs than classes",
-    why="The outputs beyond the classes are never trained on and are ignored in predictions.",
-    fix="Let the model's last layer have one output per class.",
-    accept="The further outputs are ignored in predictions.",
-)
-
 OTHER_FEATURE_SIZE = rule(
     "SF433",
     "error",
@@ -88,27 +64,6 @@ OTHER_FEATURE_SIZE = rule(
 
 COUNT_TOLERANCE = 1e-4
 """Relative; sums of class weights are float32."""
-SIGMOIDS = {"Sigmoid", "Hardsigmoid"}
-MOVES = {
-    *("Alias", "Cat", "Clone", "Expand", "Index", "IndexSelect", "Permute", "ReshapeAlias"),
-    *("Select", "Slice", "Squeeze", "Stack", "T", "ToCopy", "Transpose", "UnsafeView"),
-    *("Unsqueeze", "View"),
-}
-"""Operations of autograd that leave values as they are."""
-
-
-@dataclass(frozen=True)
-class ExpectedOutputs:
-    """How many outputs the data asks for, and what they stand for: classes, numbers per row."""
-
-    size: int
-    unit: str
-    per_pixel: bool = False
-    """Whether scores are (B, size, H, W)."""
-    locate: Callable[[int], Mapping[str, Any]] = lambda found: {}
-    """File and row of the first row with a class from that number on."""
-    classes: Sequence[Any] = ()
-    """Their names, in the order of the outputs."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +90,13 @@ class FirstPass:
     @cached_property
     def outputs(self) -> Any:
         """What the model returns."""
-        return _forward(self.module, self.call, self.batch)
+        with self.watch:
+            return _forward(self.module, self.call, self.batch)
+
+    @cached_property
+    def watch(self) -> Watch:
+        """What is seen of the forward pass."""
+        return Watch(self.batch)
 
     @cached_property
     def picked(self) -> Picked:
@@ -184,9 +145,10 @@ def _judge(first: FirstPass, expected: ExpectedOutputs | None) -> list[Finding]:
     if expected is not None and outputs.logits is not None:
         found += check_scores(outputs.logits, first.batch, expected)
         if getattr(outputs, "single_logit", False):
-            found.append(_describe_one_output(expected.classes))
-        found += _check_probabilities(outputs, first.batch, expected)
+            found.append(describe_one_output(expected.classes))
+        found += check_reach(outputs, first.batch, expected)
     total, count = first.summed
+    found += check_watch(first.watch, first.module, total)
     lost = first.without_gradient
     unused = _used_by_others(first.module, lost, first.others)
     if expected is not None or not targets.by_loss:  # else nothing is computed from one output
@@ -370,109 +332,6 @@ def _describe(names: Mapping[nn.Module, str], part: nn.Module) -> str:
     text = str(part)
     shown = text if len(text) < 80 and "\n" not in text else type(part).__name__
     return f"layer {names[part]!r} ({shown})" if names[part] else f"{shown}.forward"
-
-
-def _pixel_logits(logits: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
-    """Scores per pixel with the classes last, as many pixels as there are labels."""
-    rows, height, width = labels.shape
-    shape = list(logits.shape)
-    if logits.ndim == 4 and shape[0] == rows and shape[2] <= height and shape[3] <= width:
-        return pixel_scores(logits, (height, width)).movedim(1, -1)
-    last = logits.ndim == 4 and shape[:3] == [rows, height, width]
-    raise MODEL_FAILED.error(
-        f"The model returned logits of shape {shape}; expected {[rows, size, height, width]}: a "
-        "score of each class for every pixel. Fewer pixels are upsampled, more are not accepted.",
-        fix="Put the classes second: logits.permute(0, 3, 1, 2)."
-        if last
-        else "Let forward return (B, classes, H, W), without pooling over the image.",
-    )
-
-
-def check_scores(
-    logits: torch.Tensor, batch: Mapping[str, torch.Tensor], expected: ExpectedOutputs | None
-) -> list[Finding]:
-    """Raise if the logits are not one row of scores per target."""
-    if expected is None:
-        return []
-    if not logits.is_floating_point():
-        raise MODEL_FAILED.error(
-            f"The model returned whole numbers ({logits.dtype}), as class numbers are; a loss "
-            "needs scores.",
-            fix="Return the scores from before argmax, rounding or a comparison.",
-        )
-    if expected.per_pixel:
-        logits = _pixel_logits(logits, batch["labels"], expected.size)
-    labels, size, unit = batch["labels"], expected.size, expected.unit
-    targets = labels.shape[:1] if labels.is_floating_point() else labels.shape
-    if logits.shape == targets:
-        logits = logits.unsqueeze(-1)
-    if logits.shape[:-1] != targets:
-        raise MODEL_FAILED.error(
-            f"The model returned logits of shape {list(logits.shape)}; expected "
-            f"{[*targets, size]}: one row of scores per target.",
-            fix="Pool the steps, so that the model gives one vector per row."
-            if len(targets) == 1
-            else "Let the model give one vector per token or time step.",
-        )
-    found = logits.shape[-1]
-    outputs = f"{found} output{'' if found == 1 else 's'}"
-    if found < size and unit == "classes":
-        raise LABEL_OUT_OF_RANGE.error(
-            f"The model has {outputs}, but the data has {size} classes: "
-            f"the class numbers from {found} on have none.",
-            expected.locate(found),
-        )
-    if found < size:
-        message = f"The model has {outputs}, but the data has {size} {unit}."
-        fix = "Let the model's last layer have one output per target."
-        raise LABEL_OUT_OF_RANGE.error(message, fix=fix)
-    if found > size:
-        message = f"The model has {outputs}, the data {size} {unit}."
-        fix = f"Let the model's last layer have {size} output{'' if size == 1 else 's'}."
-        return [MORE_OUTPUTS_THAN_CLASSES.finding(message, fix=fix)]
-    return []
-
-
-def _describe_one_output(classes: Sequence[Any]) -> Finding:
-    first, second = classes
-    message = (
-        f"The model has one output for two classes: it is the logit of {second!r}, whose "
-        f"probability is its sigmoid; {first!r} has the rest."
-    )
-    if all(isinstance(name, int) for name in classes):
-        fix = "Nothing to do; to learn the labels as numbers: --task regression."
-        return note(f"{message} The labels are read as classes.", fix=fix)
-    return note(message)
-
-
-def _check_probabilities(
-    outputs: Any, batch: Mapping[str, Any], expected: ExpectedOutputs
-) -> list[Finding]:
-    """Scores of classes that sum to 1 in every row, or that a sigmoid has computed."""
-    scores, classes = outputs.logits, 1 if expected.per_pixel else -1
-    one_class_each = not batch["labels"].is_floating_point()
-    if one_class_each and not getattr(outputs, "single_logit", False):
-        apart = (scores.double().sum(classes) - 1).abs()
-        if scores.shape[classes] > 1 and not bool((scores < 0).any() | (apart > 1e-4).any()):
-            message = "The model's outputs are not below 0 and sum to 1 in every row."
-            fix = "Return the scores from before the softmax."
-            return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
-    last = _last_operations(scores.grad_fn)
-    if expected.unit != "classes" or not last or not last <= SIGMOIDS:
-        return []
-    message = "The model's outputs are between 0 and 1: a sigmoid has computed them."
-    fix = "Remove the sigmoid at the end of forward: return the scores from before it."
-    return [OUTPUTS_ARE_PROBABILITIES.finding(message, fix=fix)]
-
-
-def _last_operations(node: Any) -> set[str]:
-    """Return the operations that computed a tensor, without those that only move its values."""
-    if node is None:
-        return set()
-    name = node.name().removesuffix("Backward0").removesuffix("Backward1")
-    if name not in MOVES:
-        return {name}
-    return {each for before, _ in node.next_functions for each in _last_operations(before)}
 
 
 def _shapes(batch: Mapping[str, Any]) -> str:

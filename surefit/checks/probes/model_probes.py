@@ -225,35 +225,49 @@ def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def check_padding(profile: ModelProfile) -> list[Finding]:
-    """Padding must change no logit and no loss."""
-    change = profile.padding_effect
-    if change <= tolerance(next(profile.module.parameters())):
-        return []
-    message = f"Padding changes the outputs of a row by {change:.2g} of their size."
-    masks = [name for name in profile.batch if name.endswith("_mask")]
-    if "attention_mask" in masks or not masks:
-        return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
-    fix = (
-        f"Let forward and loss_fn leave padded positions out of sums and means, by "
-        f"{', '.join(masks)}; or train with batch_size=1."
-    )
-    return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
+    """Padding must change no logit and no loss, in training neither."""
+    least = tolerance(next(profile.module.parameters()))
+    if (change := profile.padding_effect) > least:
+        message = f"Padding changes the outputs of a row by {change:.2g} of their size."
+        masks = [name for name in profile.batch if name.endswith("_mask")]
+        if "attention_mask" in masks or not masks:
+            return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
+        fix = (
+            "Let forward and loss_fn leave padded positions out of sums and means, by "
+            f"{', '.join(masks)}; or train with batch_size=1."
+        )
+        return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
+    if (change := profile.padding_in_statistics) > least:
+        message = (
+            "In training, padding is part of the batch statistics of a normalisation layer: it "
+            f"changes the outputs of a row by {change:.2g} of their size."
+        )
+        fix = "Normalise the real positions only, x[mask.bool()], or use LayerNorm."
+        return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
+    return []
 
 
 def check_independence(profile: ModelProfile) -> list[Finding]:
-    """Return a row alone, at the same padded length, must give what it gives among others."""
+    """Return each row alone, at the same padded length, must give what it gives among others.
+
+    A row is given twice: layers that compute statistics of the batch take no single row.
+    """
     together = getattr(profile.together, "logits", None)
     if profile.rows_agree or together is None or len(together) != profile.num_rows:
         return []
-    alone = profile.run(profile.row(0)).logits
-    if alone.shape[1:] != together.shape[1:]:
+    changes = []
+    for place in range(profile.num_rows):
+        alone = profile.run(profile.twice(profile.row(place))).logits
+        if alone.shape[1:] != together.shape[1:]:
+            return []
+        changes.append(differ(alone[:1], together[place : place + 1]))
+    if max(changes) <= tolerance(together):
         return []
-    change = differ(alone, together[:1])
-    if change <= tolerance(together):
-        return []
+    moved = [place for place, change in enumerate(changes) if change > tolerance(together)]
     message = (
-        f"The first row's outputs change by {change:.2g} of their size when it is alone in its "
-        "batch."
+        f"The outputs of {len(moved)} of {profile.num_rows} rows change when a row is alone in its "
+        f"batch, those of row {moved[0]} of the batch by {changes[moved[0]]:.2g} of their size: "
+        "rows influence each other."
     )
     fix = "Keep the batch axis apart: no sum, mean or normalisation over it."
     return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
@@ -271,7 +285,10 @@ def check_additive(profile: ModelProfile) -> list[Finding]:
     parts = sum(profile.loss_of(profile.row(place)) for place in rows)
     if is_sum(parts):
         return []
-    message = f"The loss of {len(rows)} rows together is {whole:.4g}, one by one {parts:.4g}."
+    message = (
+        f"The loss of {len(rows)} rows together is {whole:.4g}, one by one {parts:.4g}: the rows "
+        "influence each other's loss."
+    )
     return [LOSS_NOT_ADDITIVE.finding(message)]
 
 

@@ -15,12 +15,23 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.findings import Finding, note
+from surefit.findings import Finding, rule
 from surefit.speed.numerics import largest_difference, preserved_state, tolerance_of
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+UNSTEADY = rule(
+    "SF700",
+    "warning",
+    "outputs change from call to call",
+    why="Metrics, the choice of the best step and predictions then depend on chance, or on the "
+    "calls before.",
+    fix="Draw random numbers in training mode only: functional.dropout(x, training=self.training); "
+    "keep no state from one forward to the next.",
+    accept="The model is trained as it is, without the probes that compare its outputs.",
+)
 
 HELPERS = (
     *("labels", "attention_mask", "token_type_ids", "position_ids", "decoder_input_ids"),
@@ -76,6 +87,12 @@ class ModelProfile:
     def row(self, place: int) -> dict[str, Any]:
         """Return one row as a batch of its own, as long as it is in the batch."""
         return {name: value[place : place + 1] for name, value in self.parts().items()}
+
+    def twice(self, batch: Batch) -> dict[str, Any]:
+        """Return the rows of a batch two times."""
+        import torch
+
+        return {name: torch.cat([value, value]) for name, value in batch.items()}
 
     def run(self, batch: Batch) -> Any:
         """Return the outputs in evaluation mode; random numbers differ from call to call."""
@@ -155,7 +172,8 @@ class ModelProfile:
         """The rows of the batch that have padding, as far as that is known."""
         mask = self.batch.get("attention_mask")
         if mask is not None and mask.ndim == 2:
-            return (mask.sum(1) < mask.shape[1]).nonzero().flatten().tolist()  # type: ignore[no-any-return]
+            padded: list[int] = (mask.sum(1) < mask.shape[1]).nonzero().flatten().tolist()
+            return padded
         together = self.tensors()
         return [
             place
@@ -167,10 +185,32 @@ class ModelProfile:
     def padding_effect(self) -> float:
         """By how much the padding of a row changes its outputs; 0 where no row is padded."""
         change = 0.0
-        for place in () if self.rows_agree else self.padded_rows:
+        for place in self.padded_rows if not self.rows_agree else ():
             padded, plain = (self.answer(b) for b in (self.row(place), self.unpadded(place)))
             change = max(change, _differ_unpadded(padded, plain, 0.0))
         return change
+
+    @cached_property
+    def padding_in_statistics(self) -> float:
+        """By how much padding changes outputs while layers compute statistics of the batch.
+
+        A row is given twice, so that there are two values where a layer sees one per row.
+        """
+        import torch
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        layers = [part for part in self.module.modules() if isinstance(part, _BatchNorm)]
+        if not layers or not self.padded_rows:
+            return 0.0
+        place = self.padded_rows[0]
+        answers = []
+        for row in (self.row(place), self.unpadded(place)):
+            twice = self.twice(row)
+            with preserved_state(self.module), torch.no_grad():
+                for layer in layers:
+                    layer.train()
+                answers.append(self.answer(twice, self.forward(twice))[:1])
+        return _differ_unpadded(answers[0], answers[1], 0.0)
 
     def changed(self, batch: Batch, *names: str) -> dict[str, Any] | None:
         """Return the batch with other values in columns; None where there is no other value to
@@ -247,8 +287,7 @@ class ModelProfile:
                     "The model gives other outputs each time it is called in evaluation mode, by "
                     f"{differ(one, other):.2g} of their size; it cannot be probed."
                 )
-                fix = "Draw random numbers in training mode only (self.training), if not meant."
-                return [note(message, fix=fix)]
+                return [UNSTEADY.finding(message)]
         return []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import linecache
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.checks.probes.forward_watch import is_own_code
 from surefit.checks.probes.model_profile import Batch, ModelProfile, differ, tolerance
 from surefit.data.cache import scratch_in_cache
 from surefit.errors import SurefitError, describe_error
@@ -107,7 +107,7 @@ def check_reload(
     return []
 
 
-LONG_PROMPT, SHORT_PROMPT, NEW_TOKENS = 24, 15, 3
+LONG_PROMPT, SHORT_PROMPT, NEW_TOKENS = 24, 15, 2
 
 Prompts = Sequence[Mapping[str, Any]]
 Generate = Callable[[Prompts, int], Any]
@@ -186,9 +186,6 @@ FAILS_ON_DEVICE = rule(
     "value.to(other.dtype); or train in float32: --set precision=fp32.",
 )
 
-LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
-OWN_PACKAGE = str(Path(__file__).parents[2])
-
 
 def check_on_device(
     pipeline: Pipeline,
@@ -227,6 +224,6 @@ def check_on_device(
 def own_line(error: BaseException) -> dict[str, Any]:
     """Return file and line of the last frame of a traceback that is no library's."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*LIBRARIES, OWN_PACKAGE, "<")):
+        if is_own_code(frame.filename):
             return {"file": frame.filename, "line": frame.lineno or 0}
     return {}

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from surefit.data.arrow_types import in_cache
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import content_hashes, file_fingerprint
-from surefit.data.column_types import CHANNELS, FLOAT_NAMES, describe_type, is_array, list_axes
+from surefit.data.column_types import (
+    CHANNELS,
+    FLOAT_NAMES,
+    describe_type,
+    is_array,
+    list_axes,
+    nested_list,
+)
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, ROWS_RESHAPED, WRONG_SHAPE
 from surefit.data.formats.numpy_files import (
     Shape,
@@ -22,11 +29,10 @@ from surefit.data.formats.numpy_files import (
     map_npy,
     nested_column,
     odd_shape,
-    ragged_column,
     shape_of,
-    to_arrow,
 )
-from surefit.data.formats.opened import Opened, cached_array, write_in_chunks
+from surefit.data.formats.opened import Opened
+from surefit.data.table import CHUNK_ROWS
 from surefit.findings import Finding, note, rule
 
 SHARDS_OR_ROWS = rule(
@@ -47,7 +53,6 @@ SHARDS_OR_ROWS = rule(
 SHOWN_FILES = 3
 _SHARD_WORDS = ("shard", "part", "chunk", "batch", "split", "fold", "-of-")
 _MANY_FILES = 8
-_NUMPY: dict[str, Any] = {"float": np.float32, "int64": np.int64}
 
 
 def open_per_row(files: Sequence[Path]) -> Opened | None:
@@ -154,18 +159,20 @@ def align_shards(
         if len({*inner}) > 1:
             raise _disagrees(name, files, types, inner)
         dtypes = {dtype for _, dtype in kinds}
-        wider = "float" if dtypes & FLOAT_NAMES.keys() else "int64"
-        common = wider if len(dtypes) > 1 else kinds[0][1]
-        is_ragged = len({axes[0] for axes, _ in kinds}) > 1
+        common = list_axes(types[0])[1]
+        if len(dtypes) > 1:
+            common = pa.float32() if dtypes & FLOAT_NAMES.keys() else pa.int64()
+        (axes, _), lengths = kinds[0], {axes[0] for axes, _ in kinds}
+        kind = nested_list((axes[0] if len(lengths) == 1 else None, *axes[1:]), common)
         for place, (file, part) in enumerate(zip(files, parts, strict=True)):
-            column = _aligned(file, name, part.arrow[name], common, is_ragged)
+            column = _aligned(file, name, part.arrow[name], kind)
             at = part.arrow.column_names.index(name)
             parts[place] = replace(part, arrow=part.arrow.set_column(at, name, column))
-        other = [file for file, (_, dtype) in zip(files, kinds, strict=True) if dtype != common]
+        other = [f for f, (_, dtype) in zip(files, kinds, strict=True) if dtype != str(common)]
         if other:
             shown = ", ".join(file.name for file in other[:SHOWN_FILES])
             shown += f" and {len(other) - SHOWN_FILES} more" * (len(other) > SHOWN_FILES)
-            read = FLOAT_NAMES.get(common, common)
+            read = FLOAT_NAMES.get(str(common), str(common))
             message = f"{shown}: the numbers of column {name!r} are read as {read}."
             fix = "Save all files with one type to avoid this note."
             found.append(ROWS_RESHAPED.finding(message, fix=fix, file=str(other[0]), column=name))
@@ -198,30 +205,15 @@ def _disagrees(
     return FILES_DO_NOT_MATCH.error(message, fix=fix, file=str(files[odd]), column=name)
 
 
-def _aligned(
-    file: Path, name: str, column: pa.ChunkedArray, dtype: str, is_ragged: bool
-) -> pa.ChunkedArray:
-    """Return a column with numbers of this dtype; as lists, if files differ in length."""
-    axes, value = list_axes(column.type)
-    joined = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if axes[0] is None:
-        offsets = np.asarray(joined.offsets).astype(np.int64)
-        offsets -= offsets[0]
-    else:
-        offsets = np.arange(len(joined) + 1, dtype=np.int64) * axes[0]
-    numbers = joined.flatten()
-    while not pa.types.is_primitive(numbers.type):
-        numbers = numbers.flatten()
-    sizes = tuple(size for size in axes[1:] if size is not None)
-    array = numbers.to_numpy(zero_copy_only=False).reshape(offsets[-1], *sizes)
-    if dtype != str(value):
-        key = fingerprint("shard", file_fingerprint(file), name, dtype)
-        array = cached_array(key, partial(_write_as, array, _NUMPY[dtype]))
-    if axes[0] is None or is_ragged:
-        return pa.chunked_array([ragged_column(array, offsets)])
-    return pa.chunked_array([to_arrow(array.reshape(len(joined), axes[0], *sizes))])
+def _aligned(file: Path, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> Any:
+    """Return a column in another type; numbers of another dtype are written once to the cache."""
+    if list_axes(column.type)[1] == list_axes(kind)[1]:
+        return column.cast(kind)
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in pa.table({name: column}).to_batches(max_chunksize=CHUNK_ROWS):
+            values = batch.column(0).cast(kind, safe=False)  # encoding reports what is too large
+            yield pa.RecordBatch.from_arrays([values], [name])
 
-def _write_as(values: Any, dtype: Any, target: Path) -> None:
-    with np.errstate(over="ignore"):  # encoding reports values too large for float32
-        write_in_chunks(target, values.shape, dtype, lambda start, end: values[start:end])
+    key = fingerprint("shard", file_fingerprint(file), name, str(kind))
+    return in_cache(key, pa.schema([(name, kind)]), str(file), batches)[name]

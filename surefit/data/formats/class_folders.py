@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -117,15 +117,10 @@ def _read_arrays(files: Sequence[Path], labels: Sequence[str]) -> pa.Table:
 
 def folder_fingerprint(path: Path) -> str:
     """Changes when a file is added, removed, renamed or its content changes."""
-    files = files_read(path)
+    kind = kind_in(path) or IMAGES
+    files = sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
     names = [file.relative_to(path).as_posix() for file in files]
     return fingerprint(names, content_hashes([str(file) for file in files]))
-
-
-def files_read(path: Path) -> list[Path]:
-    """Return the files of the class folders that are read, sorted."""
-    kind = kind_in(path) or IMAGES
-    return sorted(file for folder in _classes(path) for file in _of_kind(folder, kind))
 
 
 def _classes(path: Path) -> list[Path]:
@@ -164,7 +159,9 @@ def find_pair(path: Path) -> tuple[Path, Path] | None:
 def _open_pair(pair: tuple[Path, Path]) -> Opened:
     """Return columns `image` and `mask` with the paths of files, sorted by name."""
     images, masks = (_by_name(folder) for folder in pair)
-    masks = {_image_of(name, images): file for name, file in masks.items()}
+    for name in [*masks]:  # a mask may have the name of its image and more
+        ends = (end for end in ENDS if name.endswith(end) and name.removesuffix(end) in images)
+        masks[name.removesuffix(next(ends, ""))] = masks.pop(name)
     missing = [str(file) for name, file in images.items() if name not in masks]
     if missing:
         raise IMAGE_WITHOUT_MASK.error(
@@ -188,12 +185,6 @@ def _by_name(folder: Path) -> dict[str, Path]:
     """Return the images in a folder, at any depth, by their path in it without the ending."""
     files = _of_kind(folder, IMAGES)
     return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
-
-
-def _image_of(name: str, images: Mapping[str, Path]) -> str:
-    """Return the name of the image that a mask belongs to; its own if there is none."""
-    ends = (end for end in ENDS if name.endswith(end) and name.removesuffix(end) in images)
-    return name.removesuffix(next(ends, ""))
 
 
 def _some(files: list[str]) -> str:

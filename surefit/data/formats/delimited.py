@@ -5,19 +5,25 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.data.data_rules import MAX_COLUMNS, too_many_columns
-from surefit.data.formats.number_columns import Cells, infer_columns
-from surefit.data.formats.opened import bad_line
+from surefit.core.files import remove_file
+from surefit.data.arrow_types import map_arrow
+from surefit.data.cache import module_fingerprint
+from surefit.data.data_rules import MAX_COLUMNS, check_expansion, too_many_columns
+from surefit.data.formats.number_columns import Place, infer_columns
+from surefit.data.formats.opened import Opened, bad_line, converted, reading_key
 from surefit.data.formats.text_decoding import MAX_LINE_BYTES, TextFile
-from surefit.data.formats.text_lines import Records
+from surefit.data.table import CHUNK_ROWS
 from surefit.data.written_values import MISSING_MARKERS, NUMBER, is_missing, markers_of
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
@@ -42,6 +48,8 @@ _QUOTED = re.compile(r'"([^"]|"")*"')
 _YEARS_FROM = 1900
 
 Rows = list[list[str]]
+Cells = tuple[int, list[str]]
+"""The number of a line, and its cells."""
 
 
 @dataclass(frozen=True)
@@ -201,10 +209,17 @@ def _name_columns(rows: Rows) -> tuple[str, ...]:
     width = len(rows[0])
     names = [f"column_{place}" for place in range(width)]
     columns = list(zip(*(row for row in rows if len(row) == width), strict=True))
-    wordy = {p: mean(len(c) for c in cells) for p, cells in enumerate(columns) if _is_wordy(cells)}
+    words_in = [mean(len(cell.split()) for cell in cells) for cells in columns]
+    wordy = {p: mean(map(len, cells)) for p, cells in enumerate(columns) if words_in[p] > 2}
     if wordy:
         names[max(wordy, key=lambda place: wordy[place])] = "text"
-    few = [place for place, cells in enumerate(columns) if place not in wordy and _is_few(cells)]
+    few = [
+        place
+        for place, cells in enumerate(columns)
+        if place not in wordy
+        and len(set(cells)) <= max(2, 0.2 * len(cells))
+        and max(map(len, cells)) <= 40
+    ]
     words = [place for place in few if not all(map(_is_number, columns[place]))]
     if wordy and few:
         names[few[0]] = "label"
@@ -218,47 +233,39 @@ def _is_number(cell: str) -> bool:
     return NUMBER.fullmatch(cell.strip()) is not None or is_missing(cell, MISSING_MARKERS | {""})
 
 
-def _is_wordy(cells: Sequence[str]) -> bool:
-    return mean(len(cell.split()) for cell in cells) > 2
+def open_cells(path: Path, reading: Reading, delimiter: str) -> Opened:
+    """Return the rows of a file with this delimiter between cells, unless another one fits."""
+    key = reading_key(path, reading, *map(module_fingerprint, (__name__, infer_columns.__module__)))
+    return converted(key, lambda target: _write(path, delimiter, reading, target))
 
 
-def _is_few(cells: Sequence[str]) -> bool:
-    return len(set(cells)) <= max(2, 0.2 * len(cells)) and max(map(len, cells)) <= 40
-
-
-def read_csv(path: Path, reading: Reading) -> Records:
-    """Line number and row of each record, separated by commas unless another delimiter fits."""
-    return _read(path, ",", reading)
-
-
-def read_tsv(path: Path, reading: Reading) -> Records:
-    """Line number and row of each record, separated by tabs unless another delimiter fits."""
-    return _read(path, "\t", reading)
-
-
-def _read(path: Path, default: str, reading: Reading) -> Records:
-    """Yield a blank cell is missing (None)."""
+def _write(path: Path, default: str, reading: Reading, target: Path) -> list[Finding]:
+    """Write the cells as text, infer the type of each column, and write them in these types."""
     layout, found = find_layout(path, default, reading)
-    yield from found
-    names, rows, _ = _open_cells(TextFile(path, reading), layout)
-    inferred = infer_columns(names, rows, markers_of(reading))
-    yield from inferred.findings(path)
-    file = TextFile(path, reading)
-    names, rows, found = _open_cells(file, layout)
-    yield from found
-    kinds = [column.kind for column in inferred.columns]
-    missing = [column.missing for column in inferred.columns]
-    for line, cells in rows:
-        yield line, dict(zip(names, map(_convert, cells, kinds, missing), strict=True))
-    yield from file.findings
-
-
-def _convert(cell: str, kind: type, missing: Collection[str]) -> Any:
-    if kind is str:
-        return cell or None
-    if missing and cell.strip() in missing:
-        return None
-    return kind(cell) if cell and not cell.isspace() else None
+    file, texts = TextFile(path, reading), target.with_name("texts.arrow")
+    names, rows, named = _open_cells(file, layout)
+    headers: list[Place] = []
+    schema = pa.schema([*((str(n), pa.string()) for n in range(len(names))), ("line", pa.int64())])
+    with pa.ipc.new_file(texts, schema) as writer:
+        numbered = enumerate(rows)
+        while chunk := list(islice(numbered, CHUNK_ROWS)):
+            if len(names) > 1:
+                headers += [(row, line) for row, (line, cells) in chunk if cells == names]
+            columns = zip(*(cells for _, (_, cells) in chunk), strict=True)
+            lines = pa.array([line for _, (line, _) in chunk])
+            arrays = [*(pa.array(column, pa.string()) for column in columns), lines]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            check_expansion(path, texts.stat().st_size)
+    cells = map_arrow(texts)
+    inferred = infer_columns(names, cells, headers, markers_of(reading))
+    read = inferred.columns if inferred.num_rows else ()
+    schema = pa.schema([(column.name, column.kind) for column in read])
+    with pa.ipc.new_file(target, schema) as writer:
+        for batch in cells.to_batches() if read else ():
+            arrays = [column.read(part) for column, part in zip(read, batch.columns, strict=False)]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    remove_file(texts)
+    return [*found, *inferred.findings(path), *named, *file.findings]
 
 
 def _open_cells(

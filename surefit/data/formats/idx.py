@@ -56,19 +56,17 @@ def _unpack(file: IO[bytes], path: Path, target: Path) -> None:
         raise _wrong_size(path, 4 + 4 * magic[3], 4 + len(head))
     if path.stat().st_size * 1100 < wanted:  # gzip compresses 1000:1 at most: do not allocate
         raise _wrong_size(path, wanted, path.stat().st_size)
-    if not wanted:
-        np.save(target, np.zeros(shape, dtype.newbyteorder("=")))
-        return
-    flat = np.lib.format.open_memmap(target, "w+", dtype.newbyteorder("="), shape).reshape(-1)
-    done = 0
+    array = np.lib.format.open_memmap(target, "w+", dtype.newbyteorder("="), shape)
+    raw, done = array.reshape(-1).view(np.uint8), 0
     while chunk := file.read(CHUNK_BYTES):
-        whole = np.frombuffer(chunk[: len(chunk) // dtype.itemsize * dtype.itemsize], dtype)
-        if done + len(chunk) > wanted or (len(chunk) % dtype.itemsize):
+        if done + len(chunk) > wanted:
             raise _wrong_size(path, wanted, done + len(chunk))
-        flat[done // dtype.itemsize : done // dtype.itemsize + len(whole)] = whole
+        raw[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
         done += len(chunk)
     if done < wanted:
         raise _wrong_size(path, wanted, done)
+    if not dtype.isnative:
+        array.byteswap(inplace=True)
 
 
 def _wrong_size(path: Path, wanted: int, found: int) -> Exception:

@@ -214,13 +214,6 @@ def _has_questions(row: Row) -> bool:
     return _is_list_of_objects(row.get("paragraphs")) or _is_list_of_objects(row.get("qas"))
 
 
-def _has_answers(row: Row) -> bool:
-    answers = row.get("answers")
-    nested = isinstance(answers, dict) and "text" in answers
-    nested = nested or (bool(answers) and _is_list_of_objects(answers))
-    return "question" in row and "answer" not in row and nested
-
-
 def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
@@ -240,27 +233,7 @@ def _questions(row: Row) -> Iterator[Row]:
         if inner == "paragraphs":
             yield from _questions({**rest, **part}) if "qas" in part else [{**rest, **part}]
         else:
-            yield from _answers({**rest, **part})
-
-
-def _answers(row: Row) -> Iterator[Row]:
-    """Yield the first answer as `answer`; the texts and positions of all answers as lists.
-
-    Their texts are `references` as well: all of them are right.
-    """
-    given = row.get("answers")
-    if isinstance(given, dict):
-        texts, starts = given.get("text") or [], given.get("answer_start")
-    else:
-        texts = [answer.get("text") for answer in given or []]
-        starts = [answer.get("answer_start") for answer in given or []]
-    first: Row = {name: row[name] for name in ("id", "title", "context", "question") if name in row}
-    rest = {name: value for name, value in row.items() if name not in (*first, "answers")}
-    flat: Row = {**first, "answer": texts[0] if texts else None, "answers": texts}
-    flat["references"] = [text for text in texts if text]
-    if starts is not None:
-        flat["answer_start"] = starts
-    yield flat | rest
+            yield {**rest, **part}
 
 
 _Kind = tuple[Callable[[Row], bool], Callable[[Row], Iterator[Row]]]
@@ -268,6 +241,5 @@ _Kind = tuple[Callable[[Row], bool], Callable[[Row], Iterator[Row]]]
 KINDS: dict[str, _Kind] = {
     "each instance becomes a row": (_has_instances, _instances),
     "each question becomes a row, with its context and answers": (_has_questions, _questions),
-    "the first of several answers is used as the answer": (_has_answers, _answers),
 }
 """What is flattened: how it is recognised, and the function that does it."""

@@ -8,6 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from surefit.config import set_option
 from surefit.data.roles import ROLES
 from surefit.data.written_values import (
@@ -16,7 +20,6 @@ from surefit.data.written_values import (
     describe_missing,
     is_almost_number,
     is_code,
-    is_missing,
 )
 from surefit.findings import Finding, rule
 
@@ -57,9 +60,8 @@ _KEPT_CELLS = 50
 
 QUOTED = ("prompt", "answer")
 """Roles of texts that may be numbers."""
-
-Cells = tuple[int, list[str]]
-"""The number of a line, and its cells."""
+Place = tuple[int, int]
+"""A row, and its line."""
 
 
 @dataclass
@@ -76,9 +78,10 @@ class Column:
     """What was seen of the cells of one column."""
 
     name: str
-    place: int
-    pattern: re.Pattern[str] = INTEGER
-    """What every number so far matches: integers, or all numbers."""
+    markers: pa.Array
+    """How blank cells and missing values are written, in lower case."""
+    has_numbers: bool = False
+    has_fractions: bool = False
     num_blank: int = 0
     num_odd: int = 0
     """Cells that are neither blank nor numbers."""
@@ -87,33 +90,44 @@ class Column:
     odd: dict[str, _Cell] = field(default_factory=dict)
     is_text: bool = False
     """Whether the column is certainly meant to be text."""
-    markers: Collection[str] = ()
     missing: Counter[str] = field(default_factory=Counter)
     """Markers of missing values, as they are written."""
-    has_numbers: bool = False
 
     @property
-    def kind(self) -> type:
-        """The narrowest type that every cell can be read as: int, float or str."""
+    def kind(self) -> pa.DataType:
+        """The narrowest type that every cell can be read as."""
         if self.is_text or self.num_odd or (self.missing and not self.has_numbers):
-            return str
-        return int if self.pattern is INTEGER else float
+            return pa.string()
+        if not self.has_numbers:
+            return pa.null()
+        return pa.float64() if self.has_fractions else pa.int64()
 
-    def look_at(self, cell: str, row: int, line: int) -> None:
-        """Count a cell that does not match the pattern."""
-        cell = cell.strip()
-        if not cell:
-            self.num_blank += 1
-        elif is_missing(cell, self.markers):
-            self.num_blank += 1
-            self.missing[cell] += 1
-        elif self.pattern.fullmatch(cell):
-            self.has_numbers = True  # only surrounding spaces kept it from matching
-        elif NUMBER.fullmatch(cell):
-            self.pattern, self.has_numbers = NUMBER, True
-        else:
-            self.pattern = NUMBER
-            self._add_odd(cell, row, line)
+    def look_at(self, cells: pa.Array, lines: pa.Array, first: int) -> None:
+        """Count the cells of the next rows, which begin with the row `first`."""
+        cells = pc.utf8_trim_whitespace(cells)
+        is_missing = np.asarray(pc.is_in(pc.utf8_lower(cells), self.markers))
+        is_number = np.asarray(_matches(cells, NUMBER)) & ~is_missing
+        is_whole = np.asarray(_matches(cells, INTEGER))
+        self.has_numbers |= bool(is_number.any())
+        self.has_fractions |= bool((is_number & ~is_whole).any())
+        if is_missing.any():
+            self.num_blank += int(is_missing.sum())
+            self.missing.update(filter(None, cells.filter(is_missing).to_pylist()))
+        for place in np.flatnonzero(~is_number & ~is_missing).tolist():
+            self._add_odd(cells[place].as_py(), first + place, lines[place].as_py())
+            if self.is_text:
+                return
+
+    def read(self, cells: pa.Array) -> pa.Array:
+        """Return cells in the type of the column; blank ones are missing."""
+        none = pa.scalar(None, pa.string())
+        if self.kind == pa.null():
+            return pa.nulls(len(cells))
+        if self.kind == pa.string():
+            return pc.if_else(pc.equal(cells, ""), none, cells)
+        cells = pc.utf8_trim_whitespace(cells)
+        is_missing = pc.is_in(pc.utf8_lower(cells), self.markers)
+        return pc.utf8_ltrim(pc.if_else(is_missing, none, cells), "+").cast(self.kind)
 
     def _add_odd(self, cell: str, row: int, line: int) -> None:
         self.num_odd += 1
@@ -142,8 +156,7 @@ class Columns:
 
     columns: tuple[Column, ...]
     num_rows: int
-    headers: tuple[tuple[int, int], ...]
-    """Row and line of each."""
+    headers: tuple[Place, ...]
 
     def findings(self, path: Path) -> Iterator[Finding]:
         """Yield the cells and header lines that turn columns of numbers into text."""
@@ -153,7 +166,7 @@ class Columns:
         for column in spoiled:
             if not _only_header(column, self):
                 yield self._odd_cells(path, column)
-        missing = {c.name: c.missing for c in self.columns if c.missing and c.kind is not str}
+        missing = {c.name: c.missing for c in self.columns if c.missing and c.kind != pa.string()}
         yield from describe_missing(missing, "numbers", str(path))
 
     def _repeated_header(self, path: Path, columns: Sequence[Column]) -> Finding:
@@ -194,32 +207,29 @@ def _only_header(column: Column, columns: Columns) -> bool:
     return bool(columns.headers) and [*column.odd] == [column.name.strip()]
 
 
+def _matches(cells: pa.Array, pattern: re.Pattern[str]) -> pa.Array:
+    return pc.match_substring_regex(cells, f"^({pattern.pattern})$")
+
+
 def infer_columns(
-    names: Sequence[str], rows: Iterable[Cells], markers: Collection[str] = ()
+    names: Sequence[str], rows: pa.Table, headers: Sequence[Place], markers: Collection[str]
 ) -> Columns:
-    """Return what each column holds. All cells are examined, unless a column is certainly text."""
-    columns = tuple(Column(name, place, markers=markers) for place, name in enumerate(names))
-    header = list(names) if len(names) > 1 else None
-    headers: list[tuple[int, int]] = []
-    open_columns, row = columns, -1
-    for row, (line, cells) in enumerate(rows):
-        if cells == header:
-            headers.append((row, line))
-        for column in open_columns:
-            cell = cells[column.place]
-            if not cell:
-                column.num_blank += 1
-            elif column.pattern.fullmatch(cell):
-                column.has_numbers = True
-            else:
-                column.look_at(cell, row, line)
-                if column.is_text:
-                    open_columns = tuple(c for c in open_columns if not c.is_text)
+    """Return what each column holds; `rows` have their cells as text, and last their line.
+
+    All cells are examined, unless a column is certainly text; `headers` are rows like the header.
+    """
+    blanks, row = pa.array(["", *markers], pa.string()), 0
+    columns = tuple(Column(name, blanks) for name in names)
+    for batch in rows.to_batches():
+        for column, cells in zip(columns, batch.columns, strict=False):
+            if not column.is_text:
+                column.look_at(cells, batch["line"], row)
+        row += len(batch)
     by_role = {role: [c for c in columns if c.name.lower() in ROLES[role].names] for role in QUOTED}
-    if any(column.kind is str for column in by_role["prompt"]):
+    if any(column.kind == pa.string() for column in by_role["prompt"]):
         for column in by_role["answer"]:  # NA is an answer, even where the others are numbers
             column.is_text = column.is_text or bool(column.missing)
-    return Columns(columns, row + 1, tuple(headers))
+    return Columns(columns, row, tuple(headers))
 
 
 def without_text_columns(

@@ -38,8 +38,8 @@ from surefit.data.formats.opened import (
     Opened,
     bad_file,
     cached_array,
+    cached_rows,
     labels_beside,
-    write_in_chunks,
 )
 from surefit.data.row_arrays import new_array
 from surefit.findings import Finding, note
@@ -81,7 +81,8 @@ def map_npy(path: Path, shown: str, text_axes: int = 1) -> Array:
         )
     if array.flags.c_contiguous and array.dtype.isnative:
         return np.asarray(array)
-    return _rewritten(path, array)
+    key, native = fingerprint("native", file_fingerprint(path)), array.dtype.newbyteorder("=")
+    return cached_rows(key, array.shape, native, array.__getitem__)
 
 
 def _what_is_wrong(path: Path, error: Exception) -> str:
@@ -99,16 +100,6 @@ def shape_of(path: Path) -> Shape | None:
         return tuple(np.lib.format.open_memmap(path, mode="r").shape)
     except READER_FAULTS:
         return None
-
-
-def _rewritten(path: Path, array: Array) -> Array:
-    """Return a copy in the cache, in C order and native byte order."""
-
-    def fill(target: Path) -> None:
-        native = array.dtype.newbyteorder("=")
-        write_in_chunks(target, array.shape, native, lambda start, end: array[start:end])
-
-    return cached_array(fingerprint("native", file_fingerprint(path)), fill)
 
 
 def open_npy(path: Path, reading: Reading) -> Opened:

@@ -73,19 +73,22 @@ def cached_array(key: str, fill: Callable[[Path], object]) -> npt.NDArray[Any]:
     return open_entry("arrays", key, lambda folder: fill(folder / ARRAY), read)
 
 
-def write_in_chunks(
-    path: Path,
+def cached_rows(
+    key: str,
     shape: tuple[int, ...],
     dtype: npt.DTypeLike,
-    rows: Callable[[int, int], npt.NDArray[Any]],
-) -> None:
-    """Write an array a few megabytes at a time; `rows(start, end)` returns that range of rows."""
-    target = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    per_row = max(1, math.prod(shape[1:])) * target.dtype.itemsize
-    size = max(1, CHUNK_BYTES // per_row)
-    for start in range(0, shape[0], size):
-        target[start : start + size] = rows(start, start + size)
-    target.flush()
+    rows: Callable[[slice], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    """Memory-map an array in the cache, which is written from `rows` a few megabytes at a time."""
+
+    def fill(path: Path) -> None:
+        target = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+        size = max(1, CHUNK_BYTES // (max(1, math.prod(shape[1:])) * target.dtype.itemsize))
+        for start in range(0, shape[0], size):
+            part = slice(start, start + size)
+            target[part] = rows(part)
+
+    return cached_array(key, fill)
 
 
 def bad_line(

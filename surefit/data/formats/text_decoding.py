@@ -149,8 +149,10 @@ class _Decoder:
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError as error:
-            if self.found is None and not self.whole_file and _has_utf8_lines(self.path):
-                self.found = ("utf-8", number)
+            if self.found is None and not self.whole_file:
+                lines = (line for line in raw_lines(self.path) if not line.isascii())
+                if any(line.decode("utf-8", "ignore").encode() == line for line in lines):
+                    self.found = ("utf-8", number)
             if self.found is not None or not _is_western(raw):
                 reason = f"is not {encoding.upper()}"
                 raise self._fail(raw, error.start, number, reason) from None
@@ -191,19 +193,6 @@ def _is_western(raw: bytes) -> bool:
         return False
     letters = len(raw) - sum(raw.count(space) for space in b" \t\r\n")
     return sum(byte >= 0x80 for byte in raw) <= max(3, 0.4 * letters)
-
-
-def _has_utf8_lines(path: Path) -> bool:
-    """Return whether a line of the file is valid UTF-8 and not only ASCII."""
-    return any(not raw.isascii() and _is_utf8(raw) for raw in raw_lines(path))
-
-
-def _is_utf8(raw: bytes) -> bool:
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _check_encoding(encoding: str) -> None:

@@ -75,7 +75,11 @@ class _Reader:
         self.dimensions = self.dimensions or len(parts)
         if len(parts) != self.dimensions:
             raise self._fail(number, f"found {len(parts)} channels; expected {self.dimensions}")
-        channels = [self._channel(part, place, number) for place, part in enumerate(parts)]
+        channels = []
+        for place, part in enumerate(parts):
+            cells = [cell.strip() for cell in part.split(",")] if part.strip() else []
+            cells = ["nan" if cell == "?" else cell for cell in cells]
+            channels.append(self._numbers(cells, f"channel {place}", number))
         for place, channel in enumerate(channels):
             if len(channel) != len(channels[0]):
                 raise self._fail(
@@ -93,11 +97,6 @@ class _Reader:
             known = ", ".join(sorted(self.classes))
             raise self._fail(number, f"the class is {text[:40]!r}; @classLabel names {known[:80]}")
         return text
-
-    def _channel(self, part: str, place: int, number: int) -> npt.NDArray[np.float32]:
-        cells = [cell.strip() for cell in part.split(",")] if part.strip() else []
-        cells = ["nan" if cell == "?" else cell for cell in cells]
-        return self._numbers(cells, f"channel {place}", number)
 
     def _numbers(self, cells: list[str], what: str, number: int) -> npt.NDArray[np.float32]:
         try:

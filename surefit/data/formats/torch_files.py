@@ -16,7 +16,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint
 from surefit.data.data_rules import DTYPE_CONVERTED, NO_DATA, PICKLED_DATA, WRONG_TYPE
 from surefit.data.formats.numpy_files import Array, arrays_to_arrow, join_rows
-from surefit.data.formats.opened import Opened, bad_file, cached_array, write_in_chunks
+from surefit.data.formats.opened import Opened, bad_file, cached_rows
 from surefit.errors import FindingError
 from surefit.findings import Finding
 
@@ -142,13 +142,8 @@ def _mapped(path: Path, name: str, tensor: torch.Tensor, key: str) -> Array:
         array = tensor.detach().numpy()
         if array.flags.aligned:
             return array
-
-    def fill(target: Path) -> None:
-        dtype = as_numpy(tensor[:1]).dtype
-        shape = tuple(tensor.shape)
-        write_in_chunks(target, shape, dtype, lambda start, end: as_numpy(tensor[start:end]))
-
-    return cached_array(fingerprint("tensor", key, name), fill)
+    own, kind = fingerprint("tensor", key, name), as_numpy(tensor[:1]).dtype
+    return cached_rows(own, tuple(tensor.shape), kind, lambda part: as_numpy(tensor[part]))
 
 
 def is_numeric(tensor: torch.Tensor) -> bool:

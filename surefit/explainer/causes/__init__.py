@@ -5,13 +5,10 @@ from __future__ import annotations
 from surefit.explainer.cause import Cause
 from surefit.explainer.causes import (
     dataset_errors,
-    device_errors,
     distributed_errors,
     dtype_errors,
-    gradient_errors,
     hub_errors,
     label_errors,
-    lora_errors,
     loss_errors,
     memory_errors,
     padding_errors,
@@ -24,14 +21,14 @@ AREAS: dict[str, tuple[Cause, ...]] = {
     "Shapes and convolutions": shape_errors.CAUSES,
     "Ids and labels": label_errors.CAUSES,
     "Loss values": loss_errors.CAUSES,
-    "Gradients": gradient_errors.CAUSES,
+    "Gradients": loss_errors.GRADIENTS,
     "Dtypes": dtype_errors.CAUSES,
-    "Devices": device_errors.CAUSES,
+    "Devices": memory_errors.DEVICES,
     "Memory": memory_errors.CAUSES,
     "Distributed training and workers": distributed_errors.CAUSES,
     "Weights and checkpoints": weight_errors.CAUSES,
     "Models and tokenizers": hub_errors.CAUSES,
-    "LoRA adapters": lora_errors.CAUSES,
+    "LoRA adapters": weight_errors.ADAPTERS,
     "Datasets and Trainer": dataset_errors.CAUSES,
 }
 

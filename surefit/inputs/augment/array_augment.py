@@ -1,4 +1,7 @@
-"""Training rows of arrays, augmented anew in each epoch: a pure function of (seed, epoch, row)."""
+"""Training rows of arrays, augmented anew in each epoch: a pure function of (seed, epoch, row).
+
+Rows are changed, as series are here (noise, scaling, masked spans), or mixed with other rows.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.errors import RunFailedError, describe_error
+from surefit.batches.field import Field
+from surefit.errors import RunFailedError, UsageError, describe_error
 from surefit.inputs.augment.augmented_copies import AUGMENT_FUNCTION_FAILED
-from surefit.inputs.augment.mixed_rows import MIXES, draw_mix, mix, mix_values
 from surefit.inputs.row_input import ArrayChanges
 from surefit.inputs.store import Store
 
@@ -207,3 +210,156 @@ def same_row(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return one.keys() == other.keys() and all(
         np.asarray(one[name]).tobytes() == np.asarray(other[name]).tobytes() for name in one
     )
+
+
+Drawn = Mapping[str, Any]
+MIXES = ("mixup", "cutmix")
+LABELS, SHARE = "mixed_labels", "mixed_share"
+"""Columns of a batch of mixed rows: the class of the other row, and the share of the row's own."""
+MIXED_FIELDS = {LABELS: Field((), "int64"), SHARE: Field((), "float32")}
+
+
+def draw_mix(
+    changes: Mapping[str, float], shape: tuple[int, ...], rng: np.random.Generator
+) -> dict[str, Any]:
+    """Return share of the row itself, and for cutmix the rectangle of the other one; or nothing."""
+    names = [name for name in MIXES if name in changes]
+    if not names:
+        return {}
+    name = names[int(rng.integers(len(names)))]
+    share = float(rng.beta(changes[name], changes[name]))
+    if name == "mixup":
+        return {"mixup": share}
+    box = draw_box(1 - share, shape[-2:], rng)
+    return {"mixup": 1 - box[2] * box[3] / float(shape[-1] * shape[-2]), "cutmix": box}
+
+
+def mix(
+    row: Mapping[str, Any], other: Mapping[str, Any], column: str, drawn: Drawn
+) -> dict[str, Any]:
+    """Return the row, mixed with the other one as drawn.
+
+    Labels that are numbers are mixed. A class stays, with the class of the other row and the share
+    of its own beside it; classes of pixels follow their pixels.
+    """
+    box, share = drawn.get("cutmix"), drawn["mixup"]
+    own, its = np.asarray(row["labels"]), np.asarray(other["labels"])
+    mixed = {**row, column: mix_values(row[column], other[column], drawn)}
+    if np.issubdtype(own.dtype, np.floating):
+        return {**mixed, "labels": _mix(own, its, share).astype(own.dtype)}
+    if own.ndim:
+        assert box is not None, "a pixel has one class"
+        return {**mixed, "labels": _paste(own, its, box)}
+    return {**mixed, LABELS: its, SHARE: np.float32(share)}
+
+
+def mix_values(own: Any, its: Any, drawn: Drawn) -> Any:
+    """Return the values of an input, mixed with those of the other row."""
+    if "cutmix" in drawn:
+        return _paste(own, its, drawn["cutmix"])
+    return _mix(own, its, drawn["mixup"])
+
+
+def _mix(one: Any, other: Any, share: float) -> Any:
+    return np.float32(share) * one + np.float32(1 - share) * other
+
+
+def _paste(one: Any, other: Any, box: tuple[int, int, int, int]) -> Any:
+    made, place = one.copy(), (..., *box_slices(box))
+    made[place] = other[place]
+    return made
+
+
+def draw_box(
+    share: float, size: tuple[int, ...], rng: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a rectangle with that share of an image, anywhere in it."""
+    height, width = (round(float(side * share**0.5)) for side in size)
+    top, left = rng.integers(0, size[0] - height + 1), rng.integers(0, size[1] - width + 1)
+    return int(top), int(left), height, width
+
+
+def box_slices(box: tuple[int, int, int, int]) -> tuple[slice, slice]:
+    """Return the rows and columns of a rectangle.
+
+    >>> box_slices((1, 2, 3, 4))
+    (slice(1, 4, None), slice(2, 6, None))
+    """
+    top, left, height, width = box
+    return slice(top, top + height), slice(left, left + width)
+
+
+MAX_POINTS, MAX_CHANNELS = 100, 3
+"""How much of a series is shown on pages."""
+
+
+@dataclass(frozen=True)
+class SeriesChanges:
+    """Named changes of arrays (T, W), (T,) or (W,), and the statistics of their channels."""
+
+    changes: Mapping[str, float]
+    column: str
+    time_axis: int | None = 0
+    """None for vectors."""
+    channel_axis: int | None = 1
+    """None for waveforms."""
+    mean: tuple[float, ...] = (0.0,)
+    spread: tuple[float, ...] | None = None
+    """The standard deviation of each channel; None: that of the row itself."""
+
+    def require_axes(self, section: str, missing: str) -> None:
+        """Refuse masks along an axis that the rows do not have; `missing` describes them."""
+        for name, axis in (("time_mask", self.time_axis), ("channel_mask", self.channel_axis)):
+            if name in self.changes and axis is None:
+                raise UsageError(
+                    f"{section}.augment.{name} is set, but {missing}.",
+                    "Leave it out; other changes hide a part of such rows.",
+                )
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> dict[str, Any]:
+        """Return what happens to one row: a value for each change."""
+        drawn: dict[str, Any] = {}
+        if "scale" in self.changes:
+            drawn["scale"] = 1 + float(rng.uniform(-1, 1)) * self.changes["scale"]
+        if "jitter" in self.changes:
+            drawn["jitter"] = self.changes["jitter"] * rng.standard_normal(shape, np.float32)
+        for name, axis in (("time_mask", self.time_axis), ("channel_mask", self.channel_axis)):
+            if name in self.changes and axis is not None:
+                drawn[name] = _draw_span(self.changes[name], shape[axis], rng)
+        return drawn
+
+    def apply(self, row: Mapping[str, Any], drawn: Drawn) -> dict[str, Any]:
+        """Return the row with its series changed."""
+        mean, values = np.asarray(self.mean, np.float32), row[self.column]
+        made = values.astype(np.float32)
+        if "scale" in drawn:
+            made = mean + (made - mean) * np.float32(drawn["scale"])
+        if "jitter" in drawn:
+            spread = values.std() if self.spread is None else self.spread
+            made = made + drawn["jitter"].astype(np.float32) * np.asarray(spread, np.float32)
+        made = np.array(made, np.float32)
+        for name, axis in (("time_mask", self.time_axis), ("channel_mask", self.channel_axis)):
+            if name in drawn:
+                start, length = drawn[name]
+                place: list[Any] = [slice(None)] * made.ndim
+                place[axis or 0] = slice(start, start + length)
+                means = np.broadcast_to(mean, made.shape)
+                made[tuple(place)] = means[tuple(place)]
+        return {**row, self.column: made}
+
+    def picture(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a few channels of a row for pages, at a few steps."""
+        values, time = row[self.column], self.time_axis or 0
+        by_step = np.moveaxis(values, time, 0).reshape(values.shape[time], -1)
+        step = -(-len(by_step) // MAX_POINTS)
+        return {"lines": by_step[::step, :MAX_CHANNELS].T.astype(float).round(5).tolist()}
+
+    def call_own(self, function: Any, array: Array, rng: np.random.Generator) -> Any:
+        """Return a user's own change."""
+        return np.asarray(function(array.copy(), rng))
+
+
+def _draw_span(share: float, length: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Start and length of a span of up to that share of a length."""
+    span = int(rng.integers(0, int(share * length) + 1))
+    return int(rng.integers(0, length - span + 1)), span

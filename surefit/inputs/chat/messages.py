@@ -207,6 +207,8 @@ def _read_message(turn: Any) -> tuple[Message, bool]:
         raise ValueError(f"({role}) has the content {shown(content)}; expected text")
     if role == "user" and not (content or "").strip():
         raise ValueError("(user) is empty")
+    if values.get("weight") not in (None, 0, 1):
+        raise ValueError(f"({role}) has the weight {shown(values['weight'])}; expected 0 or 1")
     if calls:
         values["tool_calls"] = calls
     return {"role": role, "content": content or "", **values}, is_unread

@@ -81,6 +81,14 @@ def encode_scored(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     return _encode([side], encoder, lambda made: Encoded({"input_ids": made[0].ids}))
 
 
+def read_prompt(row: Mapping[str, Any], encoder: Encoder) -> Mapping[str, Any]:
+    """Return a row with its prompt, to predict for: what both answers begin with has no column."""
+    if CHOSEN not in row or row.get("prompt") is not None or row.get("messages") is not None:
+        return row
+    side = read_pair(row, encoder.with_settings(predicting=False, system=None))[0]
+    return {"messages": side.dialogue.messages[: side.num_context], "tools": side.dialogue.tools}
+
+
 def fit_pairs(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     """Return the Encoder with the template, tried on a few chosen answers."""
 

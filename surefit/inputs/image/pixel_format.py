@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.inputs.image.image_files import LAST, RGB, ChannelAxis, decode
-from surefit.inputs.image.image_planes import Planes, read_planes
+from surefit.inputs.image.image_files import LAST, RGB, ChannelAxis, Planes, decode, read_planes
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -16,15 +16,13 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.image.image_files import (
+    AS_THEY_ARE,
     FIRST,
     RGB,
     ChannelAxis,
+    as_channels,
     convertible,
     float_range_of,
-)
-from surefit.inputs.image.image_planes import (
-    AS_THEY_ARE,
-    as_channels,
     is_outside,
     read_values,
     top_of,

@@ -20,7 +20,6 @@ from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import FittedInput, TablePart
 from surefit.inputs.row_input import ALONE, RowInput, is_blank
-from surefit.inputs.table.leakage import Sample, check_leakage
 from surefit.inputs.table.table_columns import (
     MAX_TEXTS,
     Column,
@@ -68,7 +67,6 @@ class Gathered:
 
     encoder: Encoder
     columns: dict[str, Column] = field(default_factory=dict)
-    sample: Sample = field(default_factory=Sample)
 
     def watch(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
         """Yield the rows, unchanged; those with a label are taken in.
@@ -85,7 +83,6 @@ class Gathered:
                     except RowFaultError as fault:
                         message = f"column {name!r}: {fault.message}"
                         raise RowFaultError(fault.rule, message, name) from None
-                self.sample.add(cells, row["label"])
             yield row
 
     def fitted(self) -> tuple[FittedInput, list[Finding]]:
@@ -106,8 +103,6 @@ class Gathered:
             )
         texts = {name: column.plain for name, column in self.columns.items()}
         found = [*describe_left_out(left_out, texts), *describe_categories(parts, texts, most)]
-        used = list(dict.fromkeys(part.column for part in parts))
-        found += check_leakage(self.sample, used, label)
         return replace(self.encoder.input, columns=tuple(parts)), found
 
 

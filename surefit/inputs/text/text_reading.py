@@ -41,7 +41,7 @@ from surefit.inputs.encoded_row import (
 )
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.model_hints import Hints
-from surefit.inputs.row_input import RowInput
+from surefit.inputs.row_input import ReadBy, RowInput
 from surefit.inputs.tokenizer import Reload, separate_pairs
 
 TOKENS = Field(("time",), "int64", 0)
@@ -322,6 +322,5 @@ def read_as_ids(table: Table, arrays: Sequence[str], hints: Hints) -> str | None
     return ids if as_integers and not hints.runs_on(shapes, whole - {ids}) else None
 
 
-AUTO_CLASS = "AutoModelForSequenceClassification"
-TEXT = RowInput("text", encode_text, text_fields, AUTO_CLASS)
+TEXT = RowInput("text", encode_text, text_fields, ReadBy("AutoModelForSequenceClassification"))
 IDS = replace(TEXT, role="input_ids", takes=labels_rows, read_by=read_as_ids)

@@ -10,6 +10,7 @@ import pytest
 
 import surefit
 from opening import fault_of, notes_of, rows_of, written
+from surefit.config import Reading
 from surefit.data.open_data import open_table
 from surefit.errors import UsageError
 from surefit.findings import Finding
@@ -278,3 +279,11 @@ def test_rows_to_predict_for_name_the_row_that_made_their_column_text(tmp_path: 
     numbers = [{"size": n, "age": n % 11} for n in range(5)]
     texts = [{name: str(value) for name, value in row.items()} for row in numbers]
     assert list(surefit.predict(run, texts)) == list(surefit.predict(run, numbers))
+
+
+def test_a_number_that_is_named_as_missing_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,y\n1,2\n-999,3\n 4,-999 \n")
+    table = open_table(path, Reading(missing=("-999",)))
+    assert list(table.rows()) == [{"x": 1, "y": 2}, {"x": None, "y": 3}, {"x": 4, "y": None}]
+    assert open_table(path).arrow["x"].to_pylist() == [1, -999, 4]
