@@ -145,8 +145,8 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
         "SF103",
         0,
     ),
-    "a late width": (
-        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones((5, 4))}],
+    "a late rank": (
+        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones(5)}],
         "SF208",
         CHUNK_ROWS,
     ),

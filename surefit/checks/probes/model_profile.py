@@ -209,7 +209,8 @@ class ModelProfile:
             with preserved_state(self.module), torch.no_grad():
                 for layer in layers:
                     layer.train()
-                answers.append(self.answer(twice, self.forward(twice))[:1])
+                made = self.answer(twice, self.forward(twice))
+                answers.append(made[:1] if made.ndim else made)
         return _differ_unpadded(answers[0], answers[1], 0.0)
 
     def changed(self, batch: Batch, *names: str) -> dict[str, Any] | None:
