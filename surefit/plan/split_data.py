@@ -18,7 +18,7 @@ from surefit.checks.copies import (
     check_shared_inputs,
     note_repeats,
 )
-from surefit.checks.split_advice import advise_split
+from surefit.checks.split_advice import advise_split, check_overlap, check_target
 from surefit.config import RunConfig, set_option
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text, is_text_list
@@ -105,6 +105,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         is_drawn = d.part_column is None and not config.split.is_settled
         if reports and is_drawn and roles.get("label") in table.columns:
             found += advise_split(table, roles["label"])
+        if reports and is_drawn and d.windows is None and config.split.by is None:
+            found += check_overlap(table)
         is_whole = len(rows) == table.num_rows
         train = split.train if is_whole else rows[split.train]
         validation = split.evaluation if is_whole else rows[split.evaluation]
@@ -123,6 +125,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         found += _shared_groups(table, eval_table, by)
         held_out = hold_out(parts, hashes[0], shown[0])
     of_table = task.reads.whole_rows
+    if reports and roles.get("label") in table.columns and "label" not in config.columns:
+        found += check_target(table, roles["label"])
     if reports:
         found += check_contradictions(
             table, rows, parts, hashes, task.reads.exact_targets, of_table
