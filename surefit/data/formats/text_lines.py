@@ -143,7 +143,9 @@ def read_records(path: Path, reading: Reading) -> Records:
             columns = ", ".join(pattern.groupindex)
             message = f"{path.name}: lines are {name!r}; the columns are {columns}."
             yield note(message, file=str(path))
-    several = pattern is LAYOUTS[FASTTEXT] and _has_several_labels(path, reading)
+    two, several = re.compile(r"\s*__label__\S+\s+__label__"), False
+    if pattern is LAYOUTS[FASTTEXT]:  # if any line has two labels, all rows get a list
+        several = any(two.match(line) for _, line in TextFile(path, reading).lines())
     file = TextFile(path, reading)
     for number, line in file.lines():
         line = line.rstrip("\r\n")
@@ -198,12 +200,6 @@ def _match(
         fix = "Correct the named line, or set read.pattern to a pattern that all lines match."
         raise bad_line(path, number, what, fix)
     return match.groupdict()
-
-
-def _has_several_labels(path: Path, reading: Reading) -> bool:
-    """Return whether any line starts with two labels; then all rows get a list of labels."""
-    two = re.compile(r"\s*__label__\S+\s+__label__")
-    return any(two.match(line) for _, line in TextFile(path, reading).lines())
 
 
 def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:
