@@ -248,13 +248,10 @@ def _write(path: Path, default: str, reading: Reading, target: Path) -> list[Fin
         names, named = _read_header(path, next(rows, (range(1), []))[1])
     schema = pa.schema([*((str(n), pa.string()) for n in range(len(names))), ("line", pa.int64())])
     with pa.ipc.new_file(texts, schema) as writer:
-        numbered = enumerate(rows)
+        numbered = enumerate(_same_width(path, rows, names, layout))
         while chunk := list(islice(numbered, CHUNK_ROWS)):
-            for row, (lines, cells) in chunk:
-                if len(cells) != len(names):
-                    raise _other_width(path, lines, len(cells), names, layout)
-                if cells == names and len(names) > 1:
-                    headers.append((row, lines[-1]))
+            if len(names) > 1:
+                headers += [(row, lines[-1]) for row, (lines, cells) in chunk if cells == names]
             columns = zip(*(cells for _, (_, cells) in chunk), strict=True)
             numbers = pa.array([lines[-1] for _, (lines, _) in chunk])
             arrays = [*(pa.array(column, pa.string()) for column in columns), numbers]
@@ -308,10 +305,15 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
     return names, found
 
 
-def _other_width(
-    path: Path, lines: range, width: int, names: Sequence[str], layout: DelimitedLayout
-) -> Exception:
-    source = "the header names" if layout.names is None else "there are"
-    what = f"{width} cells, but {source} {len(names)} columns ({', '.join(names)[:80]})"
-    fix = f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter."
-    return bad_line(path, lines.start, f"{what}{_quote_hint(lines)}.", fix)
+def _same_width(
+    path: Path, rows: Iterable[Row], names: Sequence[str], layout: DelimitedLayout
+) -> Iterator[Row]:
+    """Yield the rows; one with more or fewer cells than there are columns is refused."""
+    for lines, cells in rows:
+        if len(cells) != len(names):
+            source = "the header names" if layout.names is None else "there are"
+            what = f"{len(cells)} cells, but {source} {len(names)} columns "
+            what += f"({', '.join(names)[:80]}){_quote_hint(lines)}."
+            fix = f"Quote cells that contain {layout.delimiter!r} or line breaks, or set "
+            raise bad_line(path, lines.start, what, f"{fix}read.delimiter.")
+        yield lines, cells
