@@ -282,7 +282,7 @@ def scratch_in_cache() -> Iterator[Path]:
 
 def verify_entry(folder: Path, hash_of: Callable[[Path], str] = digests.hash_file) -> bool:
     """Return whether an entry is there as it was written; a damaged one is reported and removed."""
-    if not folder.is_dir():
+    if not files.is_marked(folder):  # none, or one that surefit did not make
         return False
     damage = digests.find_damage(folder, hash_of=hash_of)
     if damage:

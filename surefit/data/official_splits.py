@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from surefit.core.foreign import parse_yaml
+from surefit.core.foreign import content_of, parse_yaml
 from surefit.data.data_rules import CORRUPT_FILE, NO_DATA
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
@@ -237,7 +237,8 @@ def card_splits(folder: Path, config: str | None) -> Splits | None:
     if not configs:
         return None
     files = configs[choose_config(folder, [*configs], config, default)]
-    found = {split: _match(folder, patterns) for split, patterns in files.items()}
+    with content_of(folder / CARD, "Correct data_files there, or name the files."):
+        found = {split: _match(folder, patterns) for split, patterns in files.items()}
     if len(found) == 1:  # all files alike; their names may still mark splits
         paths = next(iter(found.values()))
         return find_splits(paths) or Splits({"train": paths})

@@ -40,7 +40,7 @@ from surefit.data.formats import (
 from surefit.data.formats.array_files import align_shards, doubtful_shards, open_per_row
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media, read_named_files
 from surefit.data.formats.number_columns import text_by_few_cells
-from surefit.data.formats.opened import IDX, Opened, labels_beside
+from surefit.data.formats.opened import IDX, Opened, labels_beside, reading_file
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
 from surefit.data.forms import spread_columns
@@ -181,7 +181,8 @@ def _open_each(
     for file in files:
         try:
             _refuse_pointer(file)
-            opened.append(opener_of(file)(file, reading))
+            with reading_file(file):
+                opened.append(opener_of(file)(file, reading))
             good.append(file)
         except FindingError as error:
             faults += error.findings

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.core.foreign import first_line, read_json
+from surefit.core.foreign import check_names, first_line, read_json
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint, open_entry
@@ -108,6 +108,9 @@ class SavedFile:
 
     filename: str
 
+    def __post_init__(self) -> None:
+        check_names([Path(self.filename).name])
+
 
 @dataclass(frozen=True)
 class SavedState:
@@ -162,7 +165,7 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
     shown = str(path)
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         what = f" is not a readable Parquet file: {first_line(error)}"
         raise bad_file(path, what, "Write or download it again.") from None
 
@@ -170,8 +173,10 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
         first = 0
         for group in range(file.num_row_groups):
             try:
-                yield from file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False)
-            except (pa.ArrowException, OSError) as error:
+                for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False):
+                    batch.validate(full=True)  # texts that are not UTF-8 fail much later
+                    yield batch
+            except (pa.ArrowException, OSError, ValueError) as error:
                 what = f", row group {group} (of {file.num_row_groups}, from row {first}) cannot be"
                 fix = "Write or download the file again."
                 raise bad_file(path, f"{what} read: {first_line(error)}", fix, row=first) from None
