@@ -29,7 +29,7 @@ NOT_LEARNABLE = rule(
 
 Array = npt.NDArray[Any]
 FEWEST_ROWS, FEWEST_OF_CLASS = 200, 20
-FOLDS, SHUFFLES, PARTS = 4, 8, 10
+FOLDS, SHUFFLES = 4, 8
 SPREAD = 30.0
 """The weight of the penalty, beside rows of length 1."""
 BY_CHANCE, FEW_BY_CHANCE, FEW_ROWS = 2.0, 1.0, 800
