@@ -28,6 +28,8 @@ HASHED = 1024
 STEPS, MOST_CHANNELS = 16, 48
 POOLED = 10
 SECONDS = 10
+ROUNDING = 1e-6
+"""Of the spread of a row: a smaller mean is that of a row scaled to mean 0."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,12 @@ def _describe_series(store: Store, places: Array) -> Described:
     sizes = np.array([len(row) for row in rows])
     owner = np.repeat(np.arange(len(rows)), sizes)
     every = np.concatenate([row[:, chosen] for row in rows])
+    levels = [(row, row.mean()) for row in rows]
     facts = {
         "length": sizes.astype(float),
-        "level": np.array([row.mean() for row in rows]),
+        "level": np.array(
+            [mean if abs(mean) > ROUNDING * row.std() else 0.0 for row, mean in levels]
+        ),
         "spread": np.array([row.std() for row in rows]),
         "constant end": np.array([_constant_end(row) for row in rows]),
     }
