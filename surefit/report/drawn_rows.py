@@ -51,11 +51,11 @@ def draw_batch(batch: Row) -> str:
 
 
 def draw_images(rows: Sequence[Row]) -> str:
-    """Return a grid of images with what belongs to each; nothing where rows are no images."""
-    if not rows or not all("png" in row for row in rows):
+    """Return a grid of images or heat maps, and what belongs to each; nothing for other rows."""
+    if not rows or not all("png" in row or "heat" in row for row in rows):
         return ""
     cells = (
-        f"<figure>{image(str(row['png']))}<small>{' · '.join(facts_of(row))}</small></figure>"
+        f"<figure>{image(str(row.get('png') or row['heat']))}<small>{' · '.join(facts_of(row))}</small></figure>"
         for row in rows
     )
     return f"<div class=images>{''.join(cells)}</div>"
