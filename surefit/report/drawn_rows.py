@@ -54,10 +54,10 @@ def draw_images(rows: Sequence[Row]) -> str:
     """Return a grid of images or heat maps, and what belongs to each; nothing for other rows."""
     if not rows or not all("png" in row or "heat" in row for row in rows):
         return ""
-    cells = (
-        f"<figure>{image(str(row.get('png') or row['heat']))}<small>{' · '.join(facts_of(row))}</small></figure>"
-        for row in rows
-    )
+    cells = []
+    for row in rows:
+        drawn = image(str(row.get("png") or row["heat"]))
+        cells.append(f"<figure>{drawn}<small>{' · '.join(facts_of(row))}</small></figure>")
     return f"<div class=images>{''.join(cells)}</div>"
 
 
