@@ -40,7 +40,7 @@ from surefit.data.formats import (
 from surefit.data.formats.array_files import align_shards, doubtful_shards, open_per_row
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media, read_named_files
 from surefit.data.formats.number_columns import text_by_few_cells
-from surefit.data.formats.opened import IDX, Opened, labels_beside
+from surefit.data.formats.opened import IDX, Opened, labels_beside, reading_file
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
 from surefit.data.forms import spread_columns
@@ -135,7 +135,7 @@ def _open_paths(
     stored = ["as stored"] if numpy_files.is_as_stored() else []
     key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump(), *stored)
     columns = open_file_rows(files, reading, finder.part != "test")
-    columns = columns or _open_as_columns(files) or _open_as_rows(files)
+    columns = columns or _open_as_columns(files) or open_per_row(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
@@ -178,7 +178,8 @@ def _open_each(
     for file in files:
         try:
             _refuse_pointer(file)
-            opened.append(opener_of(file)(file, reading))
+            with reading_file(file):
+                opened.append(opener_of(file)(file, reading))
             good.append(file)
         except FindingError as error:
             faults += error.findings
@@ -259,13 +260,6 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
         return opened
     said = note(f"{path.name} is read as text, one row per line.", file=str(path))
     return Opened(opened.arrow, (said, *opened.findings))
-
-
-def _open_as_rows(files: Sequence[Path]) -> Opened | None:
-    """Several `.npy` files that have one row each; None if they are shards."""
-    if any(file.suffix != ".npy" for file in files) or any(map(labels_beside, files)):
-        return None
-    return open_per_row(files)
 
 
 def _open_as_columns(files: Sequence[Path]) -> Opened | None:

@@ -268,8 +268,6 @@ def _sound_facts(value: Any) -> dict[str, float]:
         return {}
     peak = float(np.abs(samples).max())
     at_peak = np.abs(samples) >= 0.9999 * peak if peak else np.zeros(len(samples), bool)
-    changes = np.flatnonzero(np.diff(samples))
-    end = 1.0 - (changes[-1] + 2) / len(samples) if len(changes) else 1.0
     return {
         "sampling rate": float(rate),
         "seconds": about.samples / rate,
@@ -277,5 +275,5 @@ def _sound_facts(value: Any) -> dict[str, float]:
         "offset": float(samples.mean()),
         "roughness": float(np.abs(np.diff(samples)).mean() / max(samples.std(), 1e-9)),
         "clipped share": float((at_peak[1:] & at_peak[:-1]).mean()) if len(samples) > 1 else 0.0,
-        "constant end": end,
+        "constant end": _constant_end(samples[:, None]),
     }
