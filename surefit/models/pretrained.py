@@ -335,7 +335,7 @@ def _refuse_endless(name: str, config: Any) -> None:
 
 
 def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
-    """Yield the whole numbers of a config with their keys, those of inner configs and lists, too."""
+    """Yield the whole numbers of a config, its inner configs and lists, with their keys."""
     if isinstance(value, int):
         yield key, value
     for name, each in value.items() if isinstance(value, dict) else ():
