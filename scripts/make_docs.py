@@ -1,4 +1,5 @@
-"""Write what is made from the code: findings.md, config.md, causes.md, and the roles in using.md.
+"""Write what is made from the code: findings.md, config.md, causes.md, support.md, and the roles in
+using.md.
 
 With --check nothing is written; the exit code says whether they are up to date.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from support_matrix import support_page
 
 from surefit.config import config_fields
 from surefit.data.roles import ROLES
@@ -155,6 +157,7 @@ def main() -> int:
         DOCS / "config.md": config_page(),
         DOCS / "causes.md": causes_page(),
         DOCS / "using.md": using_page(),
+        DOCS / "support.md": support_page(),
     }
     stale = [p for p, text in pages.items() if not p.is_file() or p.read_text("utf-8") != text]
     if "--check" in sys.argv:

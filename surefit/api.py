@@ -14,6 +14,7 @@ from surefit.data.cache import use_cache
 from surefit.data.data_rules import NO_DATA
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
+from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
 from surefit.request import Request, make_request
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from surefit.inputs.store import Store
     from surefit.inspection.data_report import DataReport
     from surefit.pipeline.evaluation import Evaluation
+    from surefit.pipeline.pipeline import Pipeline
     from surefit.plan.plan import Plan
     from surefit.training.folds import FoldRuns
 
@@ -181,7 +183,8 @@ def iter_predictions(
         pipeline = pipeline.with_probabilities(probabilities)
     # left before the first row is given to the caller
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
-        table = open_table(data, config.read, config.on_bad_file, "test")
+        is_open = isinstance(data, Table)
+        table = data if is_open else open_table(data, config.read, config.on_bad_file, "test")
     with run.in_use(), training_numerics(run, pipeline.module):
         made = pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
         progress("predicting", 0, table.num_rows)
@@ -219,8 +222,19 @@ def evaluate_run(
 ) -> tuple[Evaluation, Store]:
     """Return metrics, and the encoded rows they were measured on."""
     from surefit.pipeline.evaluation import EvaluationSettings
-    from surefit.targets.own_outputs import needs_loss_fn, require_loss_fn
     from surefit.training.engine import training_numerics
+
+    pipeline, store = rows_to_judge(run, data, model, progress)
+    with run.in_use(), training_numerics(run, pipeline.module, exactly=True) as precision:
+        result = pipeline.evaluate(store, EvaluationSettings.of(run.config), progress=progress)
+    return replace(result, precision=precision), store
+
+
+def rows_to_judge(
+    run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
+) -> tuple[Pipeline, Store]:
+    """Return the trained Pipeline, and `data` or the run's validation rows as it reads them."""
+    from surefit.targets.own_outputs import needs_loss_fn, require_loss_fn
     from surefit.training.reference import evaluated_with_reference
 
     run = run.with_own_loss()
@@ -244,9 +258,7 @@ def evaluate_run(
         pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")
-    with run.in_use(), training_numerics(run, pipeline.module, exactly=True) as precision:
-        result = pipeline.evaluate(store, EvaluationSettings.of(config), progress=progress)
-    return replace(result, precision=precision), store
+    return pipeline, store
 
 
 SET_HERE = (
@@ -270,7 +282,7 @@ def generating(run: Run, generate: Mapping[str, Any] | None) -> Run:
 def _validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> Store:
     """Return the encoded rows that the run was validated on."""
     from surefit.run.exported_model import ExportedModel
-    from surefit.training.run_data import validation_rows
+    from surefit.training.resume import validation_rows
 
     if isinstance(run, ExportedModel):
         raise UsageError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from html import escape
 from typing import Any, Literal
 
 from surefit.errors import FindingError, UsageError
@@ -39,6 +40,11 @@ class Finding:
         """What was found and where, and how to fix it, as the text of an exception has it."""
         fix = f"\nfix: {self.fix}" if self.fix else ""
         return f"{self.code}  {self.message}{self.place}{fix}"
+
+    def _repr_html_(self) -> str:
+        """Return the finding as notebooks show it."""
+        named, *rest = (escape(line) for line in str(self).splitlines())
+        return f"<b>{self.severity}</b> {'<br>'.join((named, *rest))}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as `check --json` prints it."""

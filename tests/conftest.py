@@ -103,7 +103,7 @@ def quick_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if "rate_trial" in marks:
         monkeypatch.setattr("surefit.plan.rate_test.FREE_SECONDS", 120.0)
     else:
-        monkeypatch.setattr("surefit.plan.settle_job.check_rate", lambda *_: (False, []))
+        monkeypatch.setattr("surefit.plan.rate_test.check_rate", lambda *_: (False, []))
     if not marks & {"slow", "true_memory"}:
         for place in ("predict_peak", "process_memory"):  # each looks at all objects there are
             monkeypatch.setattr(f"surefit.memory.{place}.free_memory", lambda: None)

@@ -41,13 +41,15 @@ ORDER = (
     "plan",
     "training",
     "api",
+    "results",
     "cli",
     "__main__",
 )
 """Every room of the package; a room imports those above it in this list, and no other."""
 
-SHOWING = {("api", "cli")}
-"""The functions of `import surefit` show what the commands show, with the same code."""
+SHOWING = {("api", "cli"), ("run", "results"), ("run", "report")}
+"""The functions of `import surefit` show what the commands show, with the same code, and a Run has
+methods that show what it did."""
 
 
 def room_of(path: Path) -> str:

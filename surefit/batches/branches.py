@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.field import IGNORE_INDEX, Field
+from surefit.batches.field import IGNORE_INDEX, Field, starts_in_time
 
 Array = npt.NDArray[Any]
 
@@ -130,16 +130,23 @@ def share_prompts(
     }
 
 
-def cut_branches(row: Mapping[str, Any], fields: Mapping[str, Field], limit: int) -> dict[str, Any]:
-    """Return a row with at most a third of `limit` tokens of its prompt and of each answer."""
+def cut_row(
+    row: Mapping[str, Any], fields: Mapping[str, Field], limit: int, from_end: bool = False
+) -> dict[str, Any]:
+    """Return a row with the first, or last, `limit` steps of each sequence; of a prompt and each of
+    its two answers, a third as many.
+    """
+    if not is_branched(row):
+        kept = slice(-limit, None) if from_end else slice(limit)
+        return {n: v[kept] if starts_in_time(fields[n]) else v for n, v in row.items()}
     size = max(1, limit // 3)
     sizes = int(row[PROMPT]), int(row[FIRST]), len(row["input_ids"])
     _, *answers = branch_bounds(*sizes)
-    kept = [np.arange(sizes[2])[part][:size] for part in answers]
-    places = np.concatenate([np.arange(sizes[0])[-size:], *kept])
-    cut = {name: value[places] if fields[name].axes else value for name, value in row.items()}
+    cut = [np.arange(sizes[2])[part][:size] for part in answers]
+    places = np.concatenate([np.arange(sizes[0])[-size:], *cut])
     number = np.asarray(row[PROMPT]).dtype.type
-    return {**cut, PROMPT: number(min(size, sizes[0])), FIRST: number(len(kept[0]))}
+    lengths = {PROMPT: number(min(size, sizes[0])), FIRST: number(len(cut[0]))}
+    return {n: v[places] if fields[n].axes else v for n, v in row.items()} | lengths
 
 
 def sequence_lengths(lengths: Array, prompts: Array, firsts: Array) -> Array:

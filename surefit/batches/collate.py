@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.branches import is_branched, share_prompts, split_branches
-from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, lead_column
+from surefit.batches.field import (
+    IGNORE_INDEX,
+    SEQUENCES,
+    Field,
+    is_time,
+    lead_column,
+    starts_in_time,
+)
 
 Array = npt.NDArray[Any]
 Side = Literal["left", "right"]
-
-
-def is_time(axis: str) -> bool:
-    """Whether an axis is a time axis, which `padding_side` and `pad_to_multiple_of` apply to."""
-    return axis.endswith("time")
 
 
 def pad_stack(
@@ -93,11 +95,6 @@ def _mask(lengths: list[int], padded: int, side: Side) -> Array:
         start = padded - length if side == "left" else 0
         mask[number, start : start + length] = 1
     return mask
-
-
-def starts_in_time(spec: Field) -> bool:
-    """Return whether the first axis of a column is a time axis."""
-    return bool(spec.axes) and is_time(spec.axes[0])
 
 
 def _axis_sizes(

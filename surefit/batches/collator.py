@@ -13,13 +13,13 @@ from surefit.batches.collate import (
     collate_columns,
     pad_stack,
     pad_token_id,
-    starts_in_time,
 )
 from surefit.batches.field import (
     SEQUENCES,
     Field,
     describe_misalignment,
     find_misalignment,
+    starts_in_time,
     well_known_fields,
 )
 from surefit.errors import SurefitError

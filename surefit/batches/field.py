@@ -74,6 +74,16 @@ class Field:
         return np.dtype(np.int64) if is_class else self.numpy_dtype
 
 
+def is_time(axis: str) -> bool:
+    """Whether an axis is a time axis, which `padding_side` and `pad_to_multiple_of` apply to."""
+    return axis.endswith("time")
+
+
+def starts_in_time(spec: Field) -> bool:
+    """Return whether the first axis of a column is a time axis."""
+    return bool(spec.axes) and is_time(spec.axes[0])
+
+
 def _time(dtype: str, pad: float | int, aligned_with: str | None = None) -> Field:
     return Field(("time",), dtype, pad, aligned_with)
 

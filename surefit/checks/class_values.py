@@ -103,7 +103,7 @@ def check_classes(encoder: Encoder, table: Table) -> Iterator[Finding]:
         return
     names, sign = list(labels.names), labels.separator
     counts = dict(zip(names, labels.counts, strict=False))
-    is_open = encoder.settings.label_separator is None
+    is_open = encoder.settings.labels.separator is None
     if sign is not None and is_open:
         said = f"labels with {sign!r} are several classes; there are {len(names)}."
         yield note(f"column {column!r}: {said}", column=column)

@@ -38,7 +38,7 @@ rows may be too few to learn from."""
 FAR_BELOW = 6.0
 """Standard errors by which a part of the file must be below the rest."""
 ALIKE, APART = 0.06, 0.85
-"""Distance from 0.5 of the area under the curve between two classes that are one, and its value
+"""How far above 0.5 the area under the curve between two classes that are one may be, and its value
 between both and the rest."""
 OTHERS = 0.7
 """The least area between either of the two and any other class."""
@@ -208,7 +208,7 @@ def _check_names(learned: Learned, targets: Array, names: Sequence[Any]) -> Iter
                 if other not in (one, two)
                 for pair in [np.concatenate([rows_of[k], rows_of[other]])]
             ]
-            alike = abs(between - 0.5) < max(ALIKE, 1.0 * error)
+            alike = between - 0.5 < max(ALIKE, error)
             if alike and both > APART and min(others) > OTHERS:
                 yield NOT_LEARNABLE.finding(
                     f"the classes {names[one]!r} and {names[two]!r} cannot be told apart (area "

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from surefit.cli.options import Quiet, TrustCode, Verbose, takes_run_options
+
+if TYPE_CHECKING:
+    from surefit.plan.plan import Plan
 
 
 @takes_run_options
@@ -16,6 +20,7 @@ def check(  # noqa: PLR0913 - the options of the command
     settings: dict[str, Any],
     config: Path | None,
     resume: str | None,
+    context: typer.Context,
     trust_code: TrustCode = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -25,6 +30,9 @@ def check(  # noqa: PLR0913 - the options of the command
     ] = False,
     processes: Annotated[
         int | None, typer.Option(help="Plan for so many processes.", min=1, show_default=False)
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the plan as a page to this file.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="Plan for a device that is not here, such as a100-80gb.")
@@ -46,6 +54,8 @@ def check(  # noqa: PLR0913 - the options of the command
     request = replace(plan_for(request, processes, device), shows_only=True)
     with Display(quiet) as display, user_output_to_stderr():
         plan = check_request(request, display.progress)
+    if report is not None:
+        _write_report(plan, report, ("surefit", *context.obj))
     taken = {name: round(seconds, 3) for name, seconds in plan.timings.items()}
     if json:
         names = ("not_checked", "remembered")
@@ -59,6 +69,23 @@ def check(  # noqa: PLR0913 - the options of the command
         for name in plan.not_checked if timings else ():
             print(result_line("not checked", name))
     return 0 if plan.ok else 1
+
+
+def _write_report(plan: Plan, path: Path, command: Sequence[str]) -> None:
+    """Write what was planned as a page, with the first batches as the model sees them."""
+    from surefit.cli.terminal import user_output_to_stderr
+    from surefit.data.cache import use_cache
+    from surefit.report.examples import begin_examples, make_examples
+    from surefit.report.page import Subject, render_subject, write_page
+
+    examples: dict[str, Any] = {}
+    stored = plan.as_dict()
+    if plan.job is not None:
+        with use_cache(plan.config.cache), user_output_to_stderr():
+            examples = begin_examples(plan.job)
+            stored["examples"] = make_examples(plan.job)
+    asked = plan.config.model_dump(mode="json")
+    write_page(path, render_subject(Subject(stored, asked, command, examples=examples)))
 
 
 @takes_run_options

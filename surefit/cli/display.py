@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import textwrap
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,19 +18,20 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from surefit.cli.summary_lines import (
-    beside_figure,
     evaluation_lines,
     fit_lines,
-    plan_lines,
+    outcome_lines,
+    plan_blocks,
     result_line,
+    show_seconds,
 )
 from surefit.cli.terminal import as_line, to_stderr
 from surefit.errors import FindingError
 from surefit.findings import Finding
 from surefit.processes import is_main, num_processes
+from surefit.run.events import outcomes
 
 if TYPE_CHECKING:
-    from surefit.batches.order import Batches
     from surefit.checks.hf_trainer import Checkup
     from surefit.memory.predict_peak import Fit
     from surefit.plan.plan import Plan
@@ -38,7 +41,11 @@ if TYPE_CHECKING:
 
 
 COLOURS = {"error": "bold red", "warning": "yellow", "fixed": "cyan", "info": "dim"}
-PLAIN_SECONDS = 5.0
+PLAIN_SECONDS = 10.0
+"""Between lines of progress where there is no terminal."""
+SHORT_SECONDS = 2.0
+"""Of a stage that nothing is printed about."""
+NAME_WIDTH = 10
 
 
 def print_json(value: Any) -> None:
@@ -52,26 +59,53 @@ def print_json(value: Any) -> None:
 
 
 def show_plan(plan: Plan, console: Console, quiet: bool = False, verbose: bool = False) -> None:
-    """Show the plan in a few lines, and every finding with its fix; if `quiet`, errors alone."""
-    for name, value in plan_lines(plan, verbose) if not quiet else ():
-        console.print(as_line(f"{name:<10}{value}"))
-    show_findings(errors_of(plan.findings) if quiet else plan.findings, console)
+    """Show the verdict and what needs action, then the plan in blocks; if `quiet`, errors alone."""
     verdict, is_good = ("ready to train" if plan.ok else "cannot train"), plan.ok
     if plan.request.encodes_only and plan.is_encoded:
         verdict, is_good = "encoded", True
+    if quiet:
+        show_findings(errors_of(plan.findings), console)
+        _show_verdict(verdict, is_good, console)
+        return
+    urgent = _needing_action(plan.findings)
     _show_verdict(verdict, is_good, console)
+    show_findings(urgent, console)
+    for title, lines in plan_blocks(plan, verbose):
+        if lines:
+            console.print(as_line(""), as_line(title, style="bold"), sep="\n")
+        for name, value in lines:
+            show_line(name, value, console)
+    show_findings([found for found in plan.findings if found not in urgent], console)
+
+
+def show_line(name: str, value: str, console: Console) -> None:
+    """Show a value beside its name; on a terminal, further lines of it are below the first."""
+    room = console.width - NAME_WIDTH
+    parts = [as_line(value).plain]
+    if console.is_terminal and room >= NAME_WIDTH:
+        parts = textwrap.wrap(parts[0], room, break_on_hyphens=False) or [""]
+    for number, part in enumerate(parts):
+        console.print(as_line(f"{'' if number else name:<{NAME_WIDTH}}{part}"))
 
 
 def show_checkup(checkup: Checkup, console: Console) -> None:
-    """Show what was found in someone else's run."""
-    for text in checkup.notes:
-        console.print(as_line(f"{'note':<10}{text}"))
-    show_findings(checkup.findings, console)
+    """Show what was found in someone else's run: first the verdict and what needs action."""
+    urgent = _needing_action(checkup.findings)
     _show_verdict("ready to train" if checkup.ok else "cannot train", checkup.ok, console)
+    show_findings(urgent, console)
+    for text in checkup.notes:
+        show_line("note", text, console)
+    show_findings([found for found in checkup.findings if found not in urgent], console)
 
 
 def _show_verdict(verdict: str, is_good: bool, console: Console) -> None:
     console.print(as_line(verdict, style="bold green" if is_good else "bold red"))
+
+
+def _needing_action(findings: Sequence[Finding]) -> list[Finding]:
+    """Return errors, then warnings."""
+    warnings = [found for found in findings if found.severity == "warning"]
+    return [*errors_of(findings), *warnings]
 
 
 def errors_of(findings: Sequence[Finding]) -> list[Finding]:
@@ -114,13 +148,14 @@ class Display:
         self.verbose = verbose
         self.num_steps: int | None = None
         self.num_epochs: int | None = None
-        self._batches: Batches | None = None
         self._unit, self._units_per_token = "tokens", 1.0
         self._losses: list[float] = []
         self._bars: Progress | None = None
         self._tasks: dict[str, Any] = {}
         self._began: dict[str, float] = {}
         self._said = time.monotonic()
+        self._ended = threading.Event()
+        self._stage: tuple[str, int, int] | None = None
         self._step_began: float | None = None
         self._tokens_began = 0
         self._first_step = 1
@@ -138,6 +173,8 @@ class Display:
                 transient=True,
             )
             self._bars.start()
+        elif not self.console.quiet:
+            threading.Thread(target=self._say_while_waiting, daemon=True).start()
         return self
 
     def expect(self, plan: Plan) -> None:
@@ -145,12 +182,12 @@ class Display:
         self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
         self._baselines = plan.baselines
-        self._batches = plan.job.batches if plan.job else None
         ledger = plan.ledger
         if ledger is not None and ledger.unit != "tokens":
             self._unit, self._units_per_token = "rows", ledger.train_views / max(ledger.tokens, 1)
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         if self._bars is not None:
             self._bars.stop()
 
@@ -159,14 +196,33 @@ class Display:
         if self._bars is not None:
             self._move_bar(stage, done, total, remove=done >= total)
             return
-        began = self._began.setdefault(stage, time.monotonic())
-        if done >= total:
+        self._began.setdefault(stage, time.monotonic())
+        self._stage = stage, done, total
+        if done < total:
+            self._say_stage()
+        else:
+            self._stage = None
             self._began.pop(stage)
-        now = time.monotonic()
-        if now - began > 2 and now - self._said > PLAIN_SECONDS:
-            self._said = now
-            far = f"{done:,} of {total:,}" if total > 1 else "done"
-            self.console.print(as_line(f"{stage}: {far}"))
+
+    def _say_while_waiting(self) -> None:
+        """Report the stage in work also where it reports nothing itself."""
+        while not self._ended.wait(1.0):
+            self._say_stage()
+
+    def _say_stage(self) -> None:
+        """Print how far the stage is and the time left, if nothing was printed for some time."""
+        now, at = time.monotonic(), self._stage
+        if at is None or now - self._said < PLAIN_SECONDS:
+            return
+        stage, done, total = at
+        spent = now - self._began.get(stage, now)
+        if spent < SHORT_SECONDS:
+            return
+        self._said = now
+        far = f"{show_seconds(spent)} so far"
+        if done:
+            far = f"{done:,} of {total:,}, {show_seconds(spent / done * (total - done))} left"
+        self.console.print(as_line(f"{stage}: {far}"))
 
     def show_plan(self, plan: Plan) -> None:
         """Show the plan of a run that is about to begin."""
@@ -183,7 +239,7 @@ class Display:
     def show_fit(self, fit: Fit) -> None:
         """Show the peak and the time that the measured step gave."""
         for name, value in fit_lines(fit):
-            self.console.print(as_line(f"{name:<10}{value}"))
+            show_line(name, value, self.console)
 
     def notice(self, text: str) -> None:
         """Show something that happened to the run."""
@@ -202,20 +258,10 @@ class Display:
             found = Finding(event["code"], "warning", event["message"], fix=event["fix"])
             show_findings([found], self.console)
         else:
-            ends_epoch = self._ends_epoch(event["step"])
-            for line in evaluation_lines(
-                event, self.num_epochs, self._losses, ends_epoch, self._baselines
-            ):
+            lines = evaluation_lines(event, self.num_epochs, self._losses, self._baselines)
+            for line in lines:
                 self.console.print(line)
             self._losses.clear()
-
-    def _ends_epoch(self, step: int) -> bool:
-        """Return whether a step is the last of its epoch or of the run; step 0 is of neither."""
-        if step == 0:
-            return False
-        if self._batches is None or step == self.num_steps:
-            return True
-        return step % self._batches.steps_per_epoch == 0
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]
@@ -318,10 +364,7 @@ def result_lines(result: Run | FoldRuns) -> Iterator[str]:
 def _run_lines(run: Run) -> Iterator[str]:
     if run.best_step is not None:
         yield result_line("best step", run.best_step)
-    baselines = run.plan.get("baselines", {})
-    for name, value in run.metrics.items():
-        if isinstance(value, int | float):
-            yield result_line(name, f"{value:.6g}{beside_figure(name, baselines)}")
+    yield from outcome_lines(outcomes(run.history, run.metrics, run.plan.get("baselines", {})))
     yield result_line("run", run.path)
     yield result_line("report", run.path / "report.html")
 

@@ -177,12 +177,27 @@ def export(
     return 0
 
 
-def report(run: Annotated[str, typer.Argument(help="The run's folder.")]) -> int:
-    """Write the report.html of a run, and print its path."""
-    from surefit.report.page import write_report
+def report(
+    runs: Annotated[
+        list[str], typer.Argument(help="A run's folder; several are compared.", metavar="RUN...")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The file to write.", show_default="RUN/report.html, or comparison.html"),
+    ] = None,
+) -> int:
+    """Write the report.html of a run, or a page that compares several; print its path."""
+    from surefit.report.compare import compare
+    from surefit.report.page import render, write_page, write_report
     from surefit.run.run_folder import open_run
 
-    print(write_report(open_run(run)))
+    opened = [open_run(run) for run in runs]
+    if len(opened) == 1 and output is None:
+        print(write_report(opened[0]))
+        return 0
+    path = output or Path("comparison.html")
+    write_page(path, compare(opened) if len(opened) > 1 else render(opened[0]))
+    print(path)
     return 0
 
 

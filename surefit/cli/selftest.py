@@ -153,7 +153,7 @@ def _describe_machine(wanted: str | None) -> dict[str, Any]:
     """Return the device, GPUs and versions, but neither names of people nor of hosts."""
     import torch
 
-    from surefit.training.failures import versions
+    from surefit.training.guards import versions
 
     found = torch.accelerator.current_accelerator(check_available=True)
     device = wanted or ("cpu" if found is None else found.type)

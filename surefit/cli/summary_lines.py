@@ -9,7 +9,7 @@ from rich.text import Text
 
 from surefit.cli.terminal import as_line
 from surefit.gigabytes import show_gb, show_size
-from surefit.targets.task_spec import is_better
+from surefit.run.events import Outcome, best_baseline
 
 if TYPE_CHECKING:
     from surefit.checks.ledger import Ledger
@@ -29,8 +29,32 @@ SHOWN_NOTES = 5
 WIDTH = 100
 
 
-def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield what will be trained on what, as far as the plan got; with `verbose`, all notes."""
+Lines = list[tuple[str, str]]
+
+
+def plan_blocks(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, Lines]]:
+    """Yield what will be trained on what, as far as the plan got, in blocks under their titles.
+
+    What is the same in every run, and all notes, are shown if `verbose`.
+    """
+    yield "Data", [*_data_lines(plan)]
+    yield "Model", [*_model_lines(plan, plan.model)] if plan.model is not None else []
+    yield "Batches", [*_batch_lines(plan, verbose)]
+    costs = fit_lines(plan.fit)
+    if plan.disk is not None and (verbose or not plan.disk.fits):
+        costs.append(("disk", _disk_line(plan.disk)))
+    if plan.rehearsal is not None and (verbose or plan.rehearsal.left_out):
+        costs.append(("rehearsal", _rehearsal_line(plan.rehearsal)))
+    yield "Memory and time", costs
+    shown = len(plan.notes) if verbose else SHOWN_NOTES
+    notes = [("note", text) for text in plan.notes[:shown]]
+    if more := plan.notes[shown:]:
+        text = f"{len(more)} more: --verbose, or `notes` in --json and plan.json"
+        notes.append(("note", text))
+    yield "Notes", notes
+
+
+def _data_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     from surefit.data.several_columns import base_role
     from surefit.targets.task_spec import describe_unused
 
@@ -41,32 +65,19 @@ def plan_lines(plan: Plan, verbose: bool = False) -> Iterator[tuple[str, str]]:
         unused = describe_unused(plan.columns, plan.config.ignore)
         if unused:
             yield "columns not used: ", unused
-    if plan.model is not None:
-        yield from _model_lines(plan, plan.model)
-    about = plan.as_dict()
-    if about["loss"] is not None:
-        yield "loss", describe_class_loss(about["loss"])
-    if about["metrics"]:
-        yield "metrics", describe_metrics(about["metrics"])
     if plan.ledger is not None:
         yield from _row_lines(plan, plan.ledger)
-    if plan.job is not None and plan.ledger is not None:
-        yield from _step_lines(plan.job, plan.ledger.unit)
-        yield from _process_lines(plan)
-        if plan.choices.rows is not None:
-            yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free)
     for name, figures in plan.baselines.items():
         yield "baseline", f"{name}: {describe_baseline(figures)}"
-    yield from fit_lines(plan.fit)
-    if plan.disk is not None:
-        yield "disk", _disk_line(plan.disk)
-    if plan.rehearsal is not None:
-        yield "rehearsal", _rehearsal_line(plan.rehearsal)
-    shown = len(plan.notes) if verbose else SHOWN_NOTES
-    for text in plan.notes[:shown]:
-        yield "note", text
-    if more := plan.notes[shown:]:
-        yield "note", f"{len(more)} more: --verbose, or `notes` in --json and plan.json"
+
+
+def _batch_lines(plan: Plan, verbose: bool) -> Iterator[tuple[str, str]]:
+    if plan.job is None or plan.ledger is None:
+        return
+    yield from _step_lines(plan.job, plan.ledger.unit)
+    yield from _process_lines(plan)
+    if plan.choices.rows is not None:
+        yield "speed", _speed_line(plan.choices, plan.job.batches.padding_free, verbose)
 
 
 def describe_class_loss(loss: Mapping[str, Any]) -> str:
@@ -108,6 +119,11 @@ def _model_lines(plan: Plan, model: ModelChoice) -> Iterator[tuple[str, str]]:
         yield "output", describe_output(output)
     if model.source.code is not None:
         yield "code", f"the model runs {model.source.code}"
+    about = plan.as_dict()
+    if about["loss"] is not None:
+        yield "loss", describe_class_loss(about["loss"])
+    if about["metrics"]:
+        yield "metrics", describe_metrics(about["metrics"])
     planned = plan.request.device
     on = f"planned for {planned}" if planned is not None else device_name()
     yield "device", f"{on}, precision {plan.precision}"
@@ -207,7 +223,7 @@ def _process_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "processes", f"{shared['count']}, each with {holds}; {waiting}"
 
 
-def _speed_line(choices: Choices, padding_free: bool) -> str:
+def _speed_line(choices: Choices, padding_free: bool, verbose: bool) -> str:
     """Return what was chosen by trying it on the model."""
     loss = ""
     head, compiling = choices.head, choices.compile
@@ -226,21 +242,19 @@ def _speed_line(choices: Choices, padding_free: bool) -> str:
     if choices.frozen is not None:
         layout += f"; frozen matrices in {choices.frozen}"
     assert compiling is not None
-    compiled = "compiled" if compiling.compiled else "not compiled"
-    return f"{loss}{layout}; {compiled} ({compiling.why})"
+    compiled = f"; {'' if compiling.compiled else 'not '}compiled ({compiling.why})"
+    return f"{loss}{layout}{compiled if verbose or compiling.compiled else ''}"
 
 
 def evaluation_lines(
     event: Mapping[str, Any],
     num_epochs: int | None,
     losses: Sequence[float],
-    ends_epoch: bool = False,
     baselines: Mapping[str, Mapping[str, Any]] = NO_BASELINES,
 ) -> Iterator[Text]:
     """Yield one evaluation: the mean loss of the steps before it, the metrics, and samples.
 
-    Beside a metric stands the figure of the best baseline. At the end of an epoch, `token_f1` is
-    also printed as "Average F1 Score".
+    Beside a metric stands the figure of the best baseline.
     """
     epoch, step = event["epoch"], event["step"]
     parts = [f"epoch {epoch}{f'/{num_epochs}' if num_epochs else ''}", f"step {step}"]
@@ -252,8 +266,6 @@ def evaluation_lines(
         if isinstance(value, int | float):
             beside = beside_figure(name, baselines)
             parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
-            if ends_epoch and name == "token_f1":
-                parts.append(f"Average F1 Score {_figure(value)}")
     yield as_line("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (
@@ -271,13 +283,27 @@ def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> st
     >>> beside_figure("accuracy", {"majority class": {"accuracy": 0.87}})
     ' (majority class 0.8700)'
     """
-    known = {name: figures[metric] for name, figures in baselines.items() if metric in figures}
-    known = {name: value for name, value in known.items() if isinstance(value, int | float)}
-    best: tuple[str, float] | None = None
-    for name, value in known.items():
-        if best is None or is_better(metric, value, best[1]):
-            best = name, value
+    best = best_baseline(metric, baselines)
     return f" ({best[0]} {_figure(best[1])})" if best is not None else ""
+
+
+def outcome_lines(found: Sequence[Outcome]) -> Iterator[str]:
+    """Yield a table of metrics: before training if that was measured, after, the best baseline.
+
+    >>> [*outcome_lines([Outcome("loss", 1.5, 0.5, 0.75, "mean")])][-1]
+    'loss            1.5000 → 0.5      0.7500 (mean)'
+    """
+    has_before = any(each.before is not None for each in found)
+    has_baseline = any(each.baseline is not None for each in found)
+    rows = [("metric", "before → after" if has_before else "after", "best baseline")]
+    for each in found:
+        before = f"{_figure(each.before)} → " if each.before is not None else ""
+        known = each.baseline is not None
+        base = f"{_figure(each.baseline or 0.0)} ({each.baseline_name})" if known else ""
+        rows.append((each.metric, f"{before}{each.after:.6g}", base))
+    width = max(len(row[1]) for row in rows) + 4
+    for name, figures, base in rows if found else ():
+        yield result_line(name, f"{figures:<{width}}{base if has_baseline else ''}").rstrip()
 
 
 def describe_baseline(figures: Mapping[str, Any]) -> str:

@@ -104,9 +104,6 @@ VALUES: Mapping[str, Mapping[str, str]] = {
 }
 """Values of other tools for keys that surefit has, too."""
 
-KEPT_VALUES: Mapping[str, tuple[str, ...]] = {"loss_on": ("last",)}
-"""Values that are kept for later."""
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -162,8 +159,5 @@ def answer_key(key: str, given: Any, known: Collection[str]) -> Answer | None:
 
 def answer_value(key: str, given: Any) -> str:
     """Return a sentence about another tool's value for a key of ours; empty where there is none."""
-    said = str(given).lower()
-    if said in KEPT_VALUES.get(key, ()):
-        return f" {key}: {said} is not available yet."
-    ours = VALUES.get(key, {}).get(said)
+    ours = VALUES.get(key, {}).get(str(given).lower())
     return f" Here it is {key}: {ours}." if ours else ""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from surefit.config.sections import (
     LOCAL,
@@ -19,6 +19,7 @@ from surefit.config.sections import (
     Generation,
     ImageAugment,
     Local,
+    Lora,
     LossOptions,
     MetricChoice,
     PreferenceOptions,
@@ -142,34 +143,6 @@ class Augmentation(Section):
         return frames
 
 
-class Lora(Section):
-    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
-
-    r: int = Field(0, ge=0)
-    """Rank of the LoRA adapters; 0 trains the whole model, without LoRA."""
-    alpha: float | None = Field(None, gt=0)
-    """LoRA alpha; the adapters are scaled by alpha / r. Default: 2 × r."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout on the input of the adapters."""
-    targets: tuple[str, ...] = ()
-    """Layers to adapt, by the end of their names or as regular expressions. Default: all linear
-    layers but the output embedding."""
-    rslora: bool = False
-    """rsLoRA: scale by alpha / √r, which keeps the updates of large ranks from vanishing."""
-    dora: bool = False
-    """DoRA: train the magnitude of the weights apart from their direction."""
-    quantize: Literal["4bit"] | None = None
-    """4bit: keep the frozen weights in 4 bits (QLoRA), on CUDA or a CPU; needs bitsandbytes."""
-
-    @model_validator(mode="after")
-    def _meant(self) -> Lora:
-        fields = Lora.model_fields.items()
-        given = [name for name, field in fields if getattr(self, name) != field.default]
-        if self.r == 0 and given:
-            raise ValueError(f"lora.{given[0]} has no effect while lora.r is 0; set lora.r")
-        return self
-
-
 class RunConfig(Section):
     """Everything that decides a run, apart from Python objects passed in."""
 
@@ -183,6 +156,9 @@ class RunConfig(Section):
     (your own nn.Module)."""
     tokenizer: str | None = None
     """Folder or hub id of the tokenizer. Default: the model's own."""
+    add_tokens: tuple[str, ...] = ()
+    """Tokens that texts are not split inside, such as <tool>: added to the tokenizer if it lacks
+    them. Their embeddings are trained, with LoRA as well."""
     task: str | None = None
     """The task; `surefit tasks` lists them. Default: inferred from the data and the model."""
     columns: dict[str, str] = Field({})
@@ -231,8 +207,9 @@ class RunConfig(Section):
     overlong: Literal["split", "truncate", "drop", "error"] | None = None
     """What happens to rows longer than max_seq_length; split: consecutive blocks of one row.
     Default: split for causal-lm, truncate for other tasks."""
-    loss_on: Literal["answers", "all"] = "answers"
-    """Tokens the loss is computed on in instruction data; answers: completion-only loss."""
+    loss_on: Literal["answers", "last", "all"] = "answers"
+    """Tokens the loss is computed on in instruction data; answers: completion-only loss; last: only
+    the last answer of a dialogue."""
     template: str | None = None
     """Chat template: chat (the tokenizer's own), plain, chatml, alpaca, a file or Jinja text.
     Default: chat if the tokenizer has a template, else plain."""
@@ -255,8 +232,13 @@ class RunConfig(Section):
     freeze: tuple[str, ...] = ()
     """Parameters that are not trained, by patterns of their names: a part of the name between dots
     (bert.embeddings, layer.0), a wildcard (*.bias) or a regular expression."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Learning rate schedule after the warm-up."""
+    schedule: Literal["cosine", "linear", "constant", "wsd", "inverse-sqrt"] = "cosine"
+    """Learning rate schedule after the warm-up. wsd: constant, then linear in the last fifth;
+    inverse-sqrt: falls with the square root of the step."""
+    schedule_end: float = Field(0.0, ge=0, lt=1)
+    """The learning rate that cosine, linear and wsd fall to, as a share of the peak."""
+    restarts: int = Field(0, ge=0, le=1000)
+    """How often a cosine schedule starts again at the peak."""
     warmup: float = Field(0.03, ge=0, lt=1)
     """Share of the steps in which the learning rate rises to its peak."""
     optimizer: str = Field("adamw", min_length=1)
@@ -265,6 +247,11 @@ class RunConfig(Section):
     trained parameters and returns an optimizer."""
     weight_decay: float = Field(0.01, ge=0)
     """Weight decay of the optimizer; biases and norms are exempt."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Keep an average of the trained weights, with this decay at each step, such as 0.99.
+    Evaluations, model/ and exports have the average; checkpoints have both."""
+    neftune: float | None = Field(None, gt=0)
+    """NEFTune: noise of this strength, such as 5, on the embeddings of training rows."""
     clip: float = Field(1.0, ge=0)
     """Maximum gradient norm; 0 for no clipping."""
     on_nonfinite: Literal["stop", "skip"] = "stop"
@@ -277,6 +264,8 @@ class RunConfig(Section):
     padding_free: Switch = "auto"
     """Padding-free (varlen) batches, without padding or packing; auto: where the model keeps the
     rows apart."""
+    packing: bool = False
+    """Accepted because other tools have it: padding-free batches take its place."""
     compile: Switch = "auto"
     """torch.compile for the model's layers; auto: where it saves time."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
@@ -404,6 +393,15 @@ class RunConfig(Section):
         """Return `batch_size` after planning has replaced `auto`."""
         assert self.batch_size != "auto"
         return self.batch_size
+
+    @field_validator("schedule_end", "restarts")
+    @classmethod
+    def _used(cls, value: Any, info: ValidationInfo) -> Any:
+        users = ("cosine",) if info.field_name == "restarts" else ("cosine", "linear", "wsd")
+        schedule = info.data.get("schedule", users[0])
+        if value and schedule not in users:
+            raise ValueError(f"it has no effect with schedule: {schedule}")
+        return value
 
     @field_validator("metrics", mode="before")
     @classmethod

@@ -328,6 +328,37 @@ class Splitting(Section):
         return self.by is not None or self.time is not None
 
 
+class Lora(Section):
+    """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
+
+    r: int = Field(0, ge=0)
+    """Rank of the LoRA adapters; 0 trains the whole model, without LoRA."""
+    alpha: float | None = Field(None, gt=0)
+    """LoRA alpha; the adapters are scaled by alpha / r. Default: 2 × r."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the input of the adapters."""
+    targets: tuple[str, ...] = ()
+    """Layers to adapt, by the end of their names or as regular expressions. Default: all linear
+    layers but the output embedding."""
+    rslora: bool = False
+    """rsLoRA: scale by alpha / √r, which keeps the updates of large ranks from vanishing."""
+    dora: bool = False
+    """DoRA: train the magnitude of the weights apart from their direction."""
+    modules_to_save: tuple[str, ...] = ()
+    """Modules to train in full beside the adapters, by the end of their names or as regular
+    expressions, such as lm_head. Heads of a task are always trained in full."""
+    quantize: Literal["4bit"] | None = None
+    """4bit: keep the frozen weights in 4 bits (QLoRA), on CUDA or a CPU; needs bitsandbytes."""
+
+    @model_validator(mode="after")
+    def _meant(self) -> Lora:
+        fields = Lora.model_fields.items()
+        given = [name for name, field in fields if getattr(self, name) != field.default]
+        if self.r == 0 and given:
+            raise ValueError(f"lora.{given[0]} has no effect while lora.r is 0; set lora.r")
+        return self
+
+
 class PreferenceOptions(Section):
     """How preferences become a loss, for the task preference."""
 

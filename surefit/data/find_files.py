@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 from surefit.core.files import refuse_special
 from surefit.data.cell_files import common_kind
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
-from surefit.data.dataset_card import CARD, card_splits, choose_config, divide_name
 from surefit.data.formats import (
     arrow_files,
     class_folders,
@@ -27,7 +26,17 @@ from surefit.data.formats.file_rows import media_kind
 from surefit.data.formats.opened import without_labels
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.hub import hub_files, may_be_hub_id
-from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
+from surefit.data.official_splits import (
+    CARD,
+    Part,
+    Splits,
+    card_splits,
+    check_named,
+    choose_config,
+    divide_name,
+    find_splits,
+    folder_splits,
+)
 from surefit.data.remote_data import Copy, open_url
 from surefit.data.remote_url import clean_url, is_url, protocol_of
 from surefit.data.table import Table

@@ -135,7 +135,7 @@ def _open_paths(
     stored = ["as stored"] if numpy_files.is_as_stored() else []
     key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump(), *stored)
     columns = open_file_rows(files, reading, finder.part != "test")
-    columns = columns or _open_as_columns(files) or _open_as_rows(files)
+    columns = columns or _open_as_columns(files) or open_per_row(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
@@ -260,13 +260,6 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
         return opened
     said = note(f"{path.name} is read as text, one row per line.", file=str(path))
     return Opened(opened.arrow, (said, *opened.findings))
-
-
-def _open_as_rows(files: Sequence[Path]) -> Opened | None:
-    """Several `.npy` files that have one row each; None if they are shards."""
-    if any(file.suffix != ".npy" for file in files) or any(map(labels_beside, files)):
-        return None
-    return open_per_row(files)
 
 
 def _open_as_columns(files: Sequence[Path]) -> Opened | None:

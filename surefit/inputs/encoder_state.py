@@ -7,13 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from surefit.inputs.audio.audio_format import AudioFormat
 from surefit.inputs.features.feature_layout import FeatureLayout
 from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
 
 ClassName = int | str
+Made = TypeVar("Made")
+
+
+def as_fitted(value: Made | None) -> Made:
+    """Return what an Encoder keeps once it is planned and fitted."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,22 @@ class KnownTokens:
     """What the model pads rows of token ids with."""
     largest: int | None = None
     """The largest id of labelled rows of ids, which an untrained model is made to have."""
+    added: tuple[int, ...] = ()
+    """Tokens that the user adds, whose embeddings are trained."""
+
+
+@dataclass(frozen=True)
+class LabelReading:
+    """What the user says about how labels are written."""
+
+    separator: str | None = None
+    """The sign between the classes of one text, or `none`."""
+    order: tuple[ClassName, ...] = ()
+    """The classes from the lowest to the highest."""
+    blank_is_none: bool = False
+    """Whether a blank label means that no class applies, where a row may have several."""
+    by: str | None = None
+    """What lists of labels beside features are of: a `step` or a `row`."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +89,9 @@ class Settings:
     loss_on: str = "answers"
     template: str | None = None
     """The template that the user names, or its Jinja text."""
-    label_separator: str | None = None
-    """The sign between the classes of one text that the user names, or `none`."""
-    label_order: tuple[ClassName, ...] = ()
-    """The classes from the lowest to the highest, as the user orders them."""
+    labels: LabelReading = LabelReading()
     box_format: str | None = None
     """The format of boxes that the user names."""
-    blank_is_none: bool = False
-    """Whether a blank label means that no class applies, where a row may have several."""
-    step_labels: str | None = None
-    """What the user says about lists of labels beside features: `step` or `row`."""
     max_categories: int | None = None
     """Different values of a text column of a table that are read."""
     outputs: str | int | None = None

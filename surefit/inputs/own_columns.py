@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surefit.batches.collate import starts_in_time
-from surefit.batches.field import Field, lead_column, well_known_fields
+from surefit.batches.field import Field, lead_column, starts_in_time, well_known_fields
 from surefit.data.column_types import is_array, is_number, list_axes
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import ROLES, get_role

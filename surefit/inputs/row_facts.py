@@ -160,7 +160,8 @@ def _describe_pixels(store: Store, places: Array) -> Described:
         height, width = image.shape[1:]
         lines, columns = (np.linspace(0, n, POOLED + 1).astype(int) for n in (height, width))
         sums = np.add.reduceat(np.add.reduceat(image, lines[:-1], 1), columns[:-1], 2)
-        vectors.append((sums / (np.diff(lines)[:, None] * np.diff(columns))).ravel())
+        tall, wide = (np.diff(each).clip(1) for each in (lines, columns))  # of small images, one
+        vectors.append((sums / (tall[:, None] * wide)).ravel())
         a, b = max(1, height // 12), max(1, width // 12)
         grey = image.mean(0)
         corners.append([grey[:a, :b], grey[:a, -b:], grey[-a:, :b], grey[-a:, -b:]])
@@ -267,8 +268,6 @@ def _sound_facts(value: Any) -> dict[str, float]:
         return {}
     peak = float(np.abs(samples).max())
     at_peak = np.abs(samples) >= 0.9999 * peak if peak else np.zeros(len(samples), bool)
-    changes = np.flatnonzero(np.diff(samples))
-    end = 1.0 - (changes[-1] + 2) / len(samples) if len(changes) else 1.0
     return {
         "sampling rate": float(rate),
         "seconds": about.samples / rate,
@@ -276,5 +275,5 @@ def _sound_facts(value: Any) -> dict[str, float]:
         "offset": float(samples.mean()),
         "roughness": float(np.abs(np.diff(samples)).mean() / max(samples.std(), 1e-9)),
         "clipped share": float((at_peak[1:] & at_peak[:-1]).mean()) if len(samples) > 1 else 0.0,
-        "constant end": end,
+        "constant end": _constant_end(samples[:, None]),
     }

@@ -79,14 +79,14 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
     if "input_ids" in columns and encoder.tokenizer is not None:
         apart = "decoder_input_ids" in columns  # then the labels are another sequence
         labels = columns.get("labels")
-        tokens = _tokens(columns["input_ids"], None if apart else labels, encoder)
+        tokens = token_cells(columns["input_ids"], None if apart else labels, encoder)
         if truncated:
             tokens = _with_truncated(tokens, accepted, row, reading)
         shown["text"] = encoder.tokenizer.decode(columns["input_ids"])
         shown["parts"] = list(_parts(tokens, shown.get("blocks", ()), encoder))
         shown["tokens"] = tokens
         if apart and labels is not None:
-            shown["target_tokens"] = _tokens(labels, labels, encoder)
+            shown["target_tokens"] = token_cells(labels, labels, encoder)
     if reading.augment is not None and shown["side"] == "training":
         place, describe = reading.place(row), reading.augment.describe
         drawn = (describe(place, epoch) for epoch in range(SHOWN_EPOCHS))
@@ -117,13 +117,15 @@ def _joined(blocks: Sequence[EncodedRow]) -> Mapping[str, Any]:
     }
 
 
-def _tokens(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
+def token_cells(ids: Any, labels: Any, encoder: Encoder) -> list[dict[str, Any]]:
+    """Return the id, the text and the kind of each token; `labels` are those of the same places."""
     learned = labels != IGNORE_INDEX if labels is not None and labels.ndim == 1 else None
-    special = set(encoder.tokenizer.all_special_ids) | {*encoder.tokenizer.added_tokens_decoder}
+    reader = encoder.tokenizer
+    special = {*reader.all_special_ids, *reader.added_tokens_decoder} if reader else set()
     return [
         {
             "id": token,
-            "text": encoder.tokenizer.decode([token]),
+            "text": reader.decode([token]) if reader else f"{token} ",
             "learned": bool(learned[place]) if learned is not None else None,
             "special": token in special,
             "kind": "learned" if learned is not None and learned[place] else "prompt",
@@ -167,7 +169,7 @@ def _with_truncated(
     kept = np.array([token["id"] for token in tokens])
     behind = _equal_from_start(ids[::-1], kept[::-1])
     before = min(_equal_from_start(ids, kept), len(kept) - behind)
-    lost = _tokens(ids[before : len(ids) - len(kept) + before], None, encoder)
+    lost = token_cells(ids[before : len(ids) - len(kept) + before], None, encoder)
     cut = [{**token, "learned": False, "kind": "truncated"} for token in lost]
     return [*tokens[:before], *cut, *tokens[before:]]
 

@@ -143,11 +143,7 @@ def _model_changes(module: nn.Module) -> tuple[str, ...]:
     return (*saving, LORA) if whole and is_transformers(module) else saving
 
 
-def _add_lora(module: nn.Module) -> None:
-    adapt(Built(module), Lora(r=LORA_RANK), None, None)
-
-
-MODEL_CHANGES: dict[str, Callable[[Any], None]] = {
+MODEL_CHANGES: dict[str, Callable[[Any], object]] = {
     CHECKPOINTING: enable_checkpointing,
-    LORA: _add_lora,
+    LORA: lambda module: adapt(Built(module), Lora(r=LORA_RANK), None, None),
 }

@@ -12,6 +12,7 @@ from torch import nn
 from surefit.batches.field import SEQUENCES
 from surefit.findings import Finding, note, rule
 from surefit.models.auxiliary_loss import AuxiliaryLoss
+from surefit.models.embedding_noise import noisy_embeddings
 from surefit.models.lists_of_images import TARGETS, call_lists, match_lists
 from surefit.models.module_outputs import OutputReader
 from surefit.models.transformers_models import UNSUITABLE_MODEL
@@ -105,7 +106,7 @@ class Call:
             given = self.reads.step_scores.inputs(given, self.arguments)
 
         def run() -> Any:
-            with self.varlen.packing(batch):
+            with self.varlen.packing(batch), noisy_embeddings(model, batch):
                 return self._outputs(model, given, batch)
 
         if self.head is None or "labelled_positions" not in batch:

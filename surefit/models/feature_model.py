@@ -210,10 +210,11 @@ def build_feature_model(
     assert head.body is not None
     notes = _fit_config(name, config, head, encoder, from_scratch)
     built = _load_body(name, config, from_scratch, trust_remote_code)
-    std, text = _embedding_std(built.module), text_config(config)
+    text, embedding = text_config(config), find_input_embedding(built.module)
+    std = 0.02 if embedding is None else float(embedding.weight.detach().float().std())
     projection = AdaptiveProjection(input_size(text), features.width)
     projection.standardise(features.mean, features.scale)
-    # Its outputs get the standard deviation of the embeddings that they replace.
+    # Its outputs get the deviation of the embeddings, which the norms of the body are made for.
     nn.init.normal_(projection.linear.weight, std=std / features.width**0.5)
     nn.init.zeros_(projection.linear.bias)
     output = nn.Linear(text.hidden_size, head.size(encoder))
@@ -284,12 +285,6 @@ def _check_config(name: str, config: Any) -> None:
         )
 
 
-def _embedding_std(body: Any) -> float:
-    """Return the standard deviation of the body's embeddings, which its norms are made for."""
-    embedding = find_input_embedding(body)
-    return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
-
-
 def _reuse_layers(module: FeatureModel, folder: Path) -> tuple[bool, list[Finding]]:
     """Load the folder's trained layers that fit; whether the projection does, and a report."""
     sizes, saved, own = read_sizes(folder), read_weights(folder), module.state_dict()
@@ -329,11 +324,6 @@ FORMAT_VERSION = 1
 def has_feature_layers(folder: Path) -> bool:
     """Return whether the folder holds the layers of a FeatureModel."""
     return (folder / SIZES).is_file()
-
-
-def trained_feature_size(folder: Path) -> int:
-    """Return the feature size that the folder's projection expects."""
-    return int(read_sizes(folder)["width"])
 
 
 def save_feature_layers(module: Any, folder: Path) -> None:

@@ -88,12 +88,12 @@ def adapt(
     found: list[Finding] = []
     if not is_adapted(built.module):
         whole = part is built.module
-        full = find_fully_trained(
-            part, num_outputs if whole else None, built.newly_initialized if whole else ()
-        )
+        outputs, new = (num_outputs, built.newly_initialized) if whole else (None, ())
+        full = find_fully_trained(part, outputs, new, settings.modules_to_save)
+        _refuse_quantized(part, full)
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
-            message = f"The embeddings of {len(built.added_tokens)} new tokens are trained in full."
+            message = f"The embeddings of {len(built.added_tokens)} tokens are trained in full."
             found.append(note(message))
         targets = find_targets(part, settings.targets, full)
         task_type = TASK_TYPES.get(auto_class or "") if whole else None
@@ -110,6 +110,16 @@ def adapt(
         raise OTHER_ADAPTERS.error(message)
     fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
+
+
+def _refuse_quantized(part: nn.Module, full: Sequence[str]) -> None:
+    """Refuse modules that are to be trained in full, and whose weights have 4 bits."""
+    for name in full:
+        if any(not p.is_floating_point() for p in part.get_submodule(name).parameters()):
+            raise NO_LORA_TARGET.error(
+                f"{name} is to be trained in full, and lora.quantize keeps its weights in 4 bits.",
+                fix="Leave out lora.quantize, or the module in lora.modules_to_save.",
+            )
 
 
 def _make_config(settings: Lora, targets: list[str] | str, task_type: str | None) -> Any:
@@ -209,7 +219,7 @@ def trainable_names(module: nn.Module) -> frozenset[str]:
     return frozenset(name for name, p in module.named_parameters() if id(p) in meant)
 
 
-def _token_rows(part: nn.Module, added: range) -> dict[str, list[int]]:
+def _token_rows(part: nn.Module, added: Sequence[int]) -> dict[str, list[int]]:
     """Return the rows of new tokens in the input embedding, and in an untied output embedding."""
     if not len(added):
         return {}

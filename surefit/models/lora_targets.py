@@ -69,10 +69,13 @@ def suffixes_are_unique(part: nn.Module, names: Sequence[str]) -> bool:
 
 
 def find_fully_trained(
-    part: nn.Module, num_outputs: int | None, newly_initialized: Iterable[str]
+    part: nn.Module,
+    num_outputs: int | None,
+    newly_initialized: Iterable[str],
+    wanted: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return names of the modules to train in full: heads, newly initialized modules and batch
-    norms.
+    """Return names of the modules to train in full: heads, newly initialized modules, batch norms
+    and those that `lora.modules_to_save` names.
 
     The statistics of batch norms change in training even if their weights are frozen.
     """
@@ -81,8 +84,32 @@ def find_fully_trained(
     body = getattr(part, "base_model_prefix", "")
     owners = {name.rpartition(".")[0] for name in newly_initialized}
     names |= {name for name in owners if name not in ("", body)}
+    for pattern in wanted:
+        names |= _find_saved(part, pattern)
     ordered = [name for name, _ in part.named_modules() if name in names]
     return tuple(name for name in ordered if not _within(name, names - {name}))
+
+
+def _find_saved(part: nn.Module, pattern: str) -> frozenset[str]:
+    """Return the modules that a name of `lora.modules_to_save` means."""
+    key = "lora.modules_to_save"
+    modules = {n: m for n, m in part.named_modules() if n and any(True for _ in m.parameters())}
+    meant = _meant(pattern, modules, key)
+    if not meant:
+        ends = dict.fromkeys(name.rpartition(".")[2] for name in modules)
+        close = difflib.get_close_matches(pattern, [end for end in ends if not end.isdigit()])
+        raise NO_LORA_TARGET.error(
+            f"{key}: no module with weights is named {pattern!r}"
+            + (f"; close matches: {', '.join(close)}." if close else "."),
+            fix="Name modules of the model, or leave it out.",
+        )
+    tied = next((name for name in sorted(meant) if shares_weights(part, modules[name])), None)
+    if tied is not None:
+        raise NO_LORA_TARGET.error(
+            f"{key}: {tied!r} shares its weights with another layer, which would keep its own.",
+            fix="Remove it; to train the embeddings of some tokens, name them in add_tokens.",
+        )
+    return meant
 
 
 def shares_weights(part: nn.Module, layer: nn.Module) -> bool:
@@ -110,7 +137,7 @@ def _heads(part: nn.Module, num_outputs: int) -> list[str]:
 def _named(part: nn.Module, wanted: Sequence[str], layers: dict[str, nn.Module]) -> tuple[str, ...]:
     found: set[str] = set()
     for name in wanted:
-        meant = _meant(name, layers)
+        meant = _meant(name, layers, "lora.targets")
         if not meant:
             raise NO_LORA_TARGET.error(f"lora.targets: {_unmatched(part, name, list(layers))}")
         for match in sorted(meant):
@@ -124,17 +151,17 @@ def _named(part: nn.Module, wanted: Sequence[str], layers: dict[str, nn.Module])
     return tuple(name for name in layers if name in found)
 
 
-def _meant(wanted: str, names: Iterable[str]) -> frozenset[str]:
-    """Return the layers that a name of `lora.targets` means: by its end, or as a regex."""
+def _meant(wanted: str, names: Iterable[str], key: str) -> frozenset[str]:
+    """Return the layers that a name of `key` means: by its end, or as a regex."""
     every = [*names]
     plain = (name for name in every if f".{name}".endswith(f".{wanted}"))
-    return frozenset(plain) | matching(wanted, every, "lora.targets")
+    return frozenset(plain) | matching(wanted, every, key)
 
 
 def _unmatched(part: nn.Module, wanted: str, layers: Sequence[str]) -> str:
     """Return the message for a name that matches no layer LoRA can adapt."""
     every = dict(part.named_modules())
-    kinds = {type(every[name]).__name__ for name in _meant(wanted, every)}
+    kinds = {type(every[name]).__name__ for name in _meant(wanted, every, "lora.targets")}
     if kinds:
         return f"{wanted!r} is a {', '.join(sorted(kinds))}, which LoRA cannot adapt here."
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in layers))

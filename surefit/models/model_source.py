@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,8 +26,8 @@ class Built:
     findings: tuple[Finding, ...] = ()
     newly_initialized: tuple[str, ...] = ()
     """Weights that start untrained in a model that is otherwise trained."""
-    added_tokens: range = range(0)
-    """Rows of the embeddings that were added for the tokenizer."""
+    added_tokens: Sequence[int] = ()
+    """Tokens whose rows of the embeddings are new, or trained at the user's wish."""
 
 
 Build = Callable[[Head | None, Encoder], Built]

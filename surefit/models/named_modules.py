@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 from surefit.errors import UsageError
+from surefit.models.learning_rate import NAMES, Schedule
 from surefit.models.optimizer import JointOptimizer, OptimizerSettings, find_kind
 
 ALONE = "model"
 """The name of a module that is passed without one."""
 KEYS = ("optimizer", "lr", "weight_decay", "schedule", "warmup", "clip", "modules")
-SCHEDULES = ("cosine", "linear", "constant")
 FIX = (
     "Pass optimizer={'g': 'adamw', 'd': {'optimizer': 'sgd', 'lr': 0.1}}, with a name, a function "
     f"of the parameters or an Optimizer for each; the keys of a dict are {', '.join(KEYS)}."
@@ -56,8 +56,7 @@ class Part:
     name: str
     modules: tuple[str, ...]
     settings: OptimizerSettings
-    schedule: str
-    warmup: float
+    schedule: Schedule
     clip: float
 
     def make(self, every: NamedModules) -> torch.optim.Optimizer:
@@ -131,9 +130,9 @@ def _part(name: str, given: Any, modules: NamedModules, usual: Part) -> Part:
     unknown = next((key for key in chosen if key not in KEYS), None)
     if unknown is not None:
         raise UsageError(f"optimizer[{name!r}] has an unknown key {unknown!r}.", FIX)
-    if chosen.get("schedule", usual.schedule) not in SCHEDULES:
+    if chosen.get("schedule", usual.schedule.shape) not in NAMES:
         message = f"optimizer[{name!r}]: schedule is {chosen['schedule']!r}."
-        raise UsageError(message, f"Choose one of: {', '.join(SCHEDULES)}.")
+        raise UsageError(message, f"Choose one of: {', '.join(NAMES)}.")
     held = tuple(chosen.get("modules", (name,)))
     missing = next((each for each in held if each not in modules), None)
     if missing is not None:
@@ -153,11 +152,15 @@ def _part(name: str, given: Any, modules: NamedModules, usual: Part) -> Part:
     if settings.passed is not None and not callable(getattr(settings.passed, "step", asked)):
         message = f"optimizer[{name!r}] is a {type(asked).__name__}."
         raise UsageError(message, FIX)
+    schedule = replace(
+        usual.schedule,
+        shape=str(chosen.get("schedule", usual.schedule.shape)),
+        warmup=float(chosen.get("warmup", usual.schedule.warmup)),
+    )
     return Part(
         name,
         held,
         settings,
-        str(chosen.get("schedule", usual.schedule)),
-        float(chosen.get("warmup", usual.warmup)),
+        schedule,
         float(chosen.get("clip", usual.clip)),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from surefit.core.patterns import matching
 from surefit.errors import UsageError
+from surefit.models.sharding import own_shard, reshard
 
 
 @dataclass(frozen=True)
@@ -194,6 +196,16 @@ class OptimizerSettings:
     kind: OptimizerKind = DEFAULT
     passed: Any = None
     """The user's own optimizer, or the function that makes it."""
+    ema: float | None = None
+    """The decay of the average of the weights that the optimizer keeps in its state, if it does."""
+
+    @property
+    def keeps(self) -> OptimizerKind:
+        """Return the kind, with the size of all that its state holds."""
+        if self.ema is None:
+            return self.kind
+        share = self.kind.share
+        return replace(self.kind, share=lambda weight, is_hidden: share(weight, is_hidden) + 1)
 
     def scaled(self, lr: float) -> OptimizerSettings:
         """Return the settings with the peak rate `lr`, and the rates by pattern changed alike."""
@@ -222,7 +234,53 @@ class OptimizerSettings:
             optimizer = self.kind.make(used, self.lr, hidden_matrices(module))
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
+        if self.ema is not None and not hasattr(optimizer, AVERAGE):
+            setattr(optimizer, AVERAGE, self.ema)
+            optimizer.register_step_post_hook(lambda made, *_: _move_average(made, 1 - self.ema))
         return optimizer
+
+
+AVERAGE = "ema"
+"""The slot of an optimizer's state with the average of a weight."""
+
+
+@torch.no_grad()
+def _move_average(optimizer: Any, share: float) -> None:
+    """Move the average of each weight with a gradient towards it; it begins as the weight."""
+    averages, weights = [], []
+    for weight in (each for group in optimizer.param_groups for each in group["params"]):
+        if weight.grad is None:
+            continue
+        state = optimizer.state[weight]
+        if AVERAGE in state:
+            averages.append(own_shard(state[AVERAGE]))
+            weights.append(own_shard(weight.detach()))
+        else:
+            state[AVERAGE] = weight.detach().clone()
+    if averages:
+        torch._foreach_lerp_(averages, weights, share)
+
+
+@contextmanager
+def averaged_weights(module: nn.Module, optimizer: Any) -> Iterator[None]:
+    """Give the weights the values of their averages while the block runs."""
+    held = [(w, state[AVERAGE]) for w, state in optimizer.state.items() if AVERAGE in state]
+    if not held:
+        yield
+        return
+    before = [weight.detach().clone() for weight, _ in held]
+    _assign(module, held)
+    try:
+        yield
+    finally:
+        _assign(module, [(weight, kept) for (weight, _), kept in zip(held, before, strict=True)])
+
+
+@torch.no_grad()
+def _assign(module: nn.Module, values: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    reshard(module)
+    for weight, value in values:
+        weight.copy_(value)
 
 
 _FROZEN = "_surefit_frozen"

@@ -30,7 +30,7 @@ from surefit.inputs.tokenizer import has_tokenizer, header_parsed_once
 from surefit.models.feature_model import (
     build_feature_model,
     has_feature_layers,
-    trained_feature_size,
+    read_sizes,
 )
 from surefit.models.load_shards import build_late, whole_bytes
 from surefit.models.model_source import NO_LIMITS, Built, ModelSource, WeightLimits
@@ -247,7 +247,7 @@ class Pretrained:
 def _hints(name: str, config: Any) -> Hints:
     """Return the sizes in a body's config, or the feature size of its trained projection."""
     if has_feature_layers(Path(name)):
-        return Hints(trained=trained_feature_size(Path(name)))
+        return Hints(trained=int(read_sizes(Path(name))["width"]))
     text = config.get_text_config()
     hidden = getattr(text, "hidden_size", None)
     return Hints(

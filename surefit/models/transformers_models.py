@@ -251,14 +251,26 @@ def fit_embeddings(built: Built, tokenizer: Any) -> Built:
     had = embedding.weight.shape[0]
     if len(tokenizer) <= had:
         return built
-    has_values = not embedding.weight.is_meta  # from which new rows start at the mean
-    module.resize_token_embeddings(len(tokenizer), mean_resizing=has_values)
+    module.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    _start_at_mean(module, had)
     message = f"The tokenizer has {len(tokenizer)} tokens, the embeddings had {had} rows."
     return replace(
         built,
         findings=(*built.findings, EMBEDDINGS_RESIZED.finding(message)),
         added_tokens=range(had, len(tokenizer)),
     )
+
+
+@torch.no_grad()
+def _start_at_mean(module: Any, had: int) -> None:
+    """Let new rows of the embeddings start as the mean of the old ones, the same in each process.
+
+    transformers' own draw around the mean is not the same to the bit.
+    """
+    layers = (find_input_embedding(module), module.get_output_embeddings())
+    for values in (getattr(layer, "weight", None) for layer in layers):
+        if values is not None and not values.is_meta and len(values) > had:
+            values[had:] = values[:had].double().mean(0).to(values.dtype)
 
 
 LEAST_POSITIONS = 64

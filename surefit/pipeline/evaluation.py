@@ -129,7 +129,7 @@ def _measure(
         progress("evaluating", min(done, len(mine)), len(mine))
         weight = 1 if done < len(mine) else 0
         batch = {**batch, PER_ROW: per_row}
-        outputs, scored = _outputs(pipeline, batch)
+        outputs, scored = judged_outputs(pipeline, batch)
         for name, metric in metrics.items():
             if name == "loss":
                 _add(totals[name], metric.sums(outputs, batch), weight)
@@ -149,7 +149,7 @@ def _measure(
     return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
 
 
-def _outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+def judged_outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return what the loss is computed from, and what metrics are: the outputs of the call that
     prediction makes, or None where they have no scores. A module's own loss takes a call apart.
     """

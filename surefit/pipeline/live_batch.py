@@ -32,7 +32,6 @@ from surefit.inputs.encoded_row import (
 from surefit.inputs.row_encoder import row_length
 from surefit.inputs.store import Store
 from surefit.progress import Progress
-from surefit.targets.class_loss import loss_divisor
 
 if TYPE_CHECKING:
     from surefit.inputs.augment.array_augment import EpochRows
@@ -59,9 +58,12 @@ def live_batch(
         columns = [prepare(row, epoch, *n) for row, n in zip(columns, numbers, strict=True)]
     fields = {**MIXED_FIELDS, **pipeline.fields}
     batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
-    counted = {NUM_TARGETS: sum(row.num_targets for row in read)}
+    count = sum(row.num_targets for row in read)
     own = pipeline.collate_fn is not None  # which may change the targets
-    return {**batch, **({} if own else counted), DIVISOR: _divisor(pipeline, read)}
+    divisor = pipeline.divisor_of(
+        count, lambda: np.concatenate([np.ravel(row.columns["labels"]) for row in read])
+    )
+    return {**batch, **({} if own else {NUM_TARGETS: count}), DIVISOR: divisor}
 
 
 def _augmented(
@@ -122,15 +124,6 @@ class ReadAnew:
                 "Truncate such rows: --set overlong=truncate.",
             )
         return blocks[0]
-
-
-def _divisor(pipeline: Pipeline, rows: list[EncodedRow]) -> float:
-    """Return what divides the loss of these rows: their targets, or their class weights."""
-    options = pipeline.encoder.settings.loss
-    if options.class_weights is None:
-        return sum(row.num_targets for row in rows)
-    labels = np.concatenate([np.ravel(row.columns["labels"]) for row in rows])
-    return loss_divisor(options, labels)
 
 
 def _raw_row(pipeline: Pipeline, table: Table) -> Mapping[str, Any]:

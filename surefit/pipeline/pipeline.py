@@ -30,6 +30,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.row_encoder import RowEncoder
 from surefit.inputs.store import Store
 from surefit.models.call import Call, Names, with_module_loss
+from surefit.models.embedding_noise import COLUMN, row_noise
 from surefit.models.lora import lower_frozen
 from surefit.models.module_outputs import OutputReader, SingleLogit
 from surefit.models.optimizer import OptimizerSettings
@@ -139,11 +140,14 @@ class Pipeline:
         return to_batch(rows, self.fields, self.collate_fn, self.device, layout)
 
     def divisor(self, store: Store, rows: Any) -> float:
-        """Return what divides the loss of these rows: their targets, or their class weights."""
+        """Return what divides the loss of these rows."""
+        counted = int(store.num_targets[rows].sum())
+        return self.divisor_of(counted, lambda: store.joined("labels", rows))
+
+    def divisor_of(self, num_targets: int, labels: Callable[[], Any]) -> float:
+        """Return what divides a loss: its targets, or the weights of the classes in its labels."""
         options = self.encoder.settings.loss
-        if options.class_weights is None:
-            return int(store.num_targets[rows].sum())
-        return loss_divisor(options, store.joined("labels", rows))
+        return num_targets if options.class_weights is None else loss_divisor(options, labels())
 
     @property
     def counts_in_loss(self) -> bool:
@@ -321,6 +325,8 @@ class Job:
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
+    neftune: float | None = None
+    """Strength of the noise on the embeddings of training rows."""
 
     @property
     def on_meta(self) -> tuple[nn.Module, Call]:
@@ -332,7 +338,11 @@ class Job:
     def batch(self, rows: Any, epoch: int = 0, device: Any = None) -> dict[str, Any]:
         """Return training rows as one batch of tensors, augmented as in that epoch."""
         source = self.train if self.augment is None else self.augment.in_epoch(epoch)
-        return self.pipeline.batch(source, rows, epoch, device)
+        batch = self.pipeline.batch(source, rows, epoch, device)
+        if self.neftune is None:
+            return batch
+        noise = row_noise(self.neftune, self.pipeline.seed, epoch, self.train, rows)
+        return {**batch, COLUMN: noise}
 
     @property
     def num_evaluations(self) -> int:

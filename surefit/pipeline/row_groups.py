@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
+from surefit.batches.branches import PROMPT
 from surefit.inputs.store import Store
 
 Together = Literal["padded", "equal_length", "single"]
@@ -39,8 +40,8 @@ def group_store(store: Store, together: Together, prompts: bool = False) -> Numb
     """Return a number per row: rows with equal numbers may be batched together; None if all may."""
     if together == "padded":
         return None
-    if prompts and "prompt_length" in store.fields:
-        return _numbers(store.values("prompt_length")[:, None], together)
+    if prompts and PROMPT in store.fields:
+        return _numbers(store.values(PROMPT)[:, None], together)
     ranked = [name for name, spec in store.fields.items() if spec.rank]
     if prompts and "input_ids" in ranked:
         ranked = ["input_ids"]
@@ -53,8 +54,8 @@ def group_rows(
     """Return the same for encoded rows in memory."""
     if together == "padded" or not rows:
         return None
-    if prompts and "prompt_length" in rows[0]:
-        return _numbers(np.array([[int(row["prompt_length"])] for row in rows]), together)
+    if prompts and PROMPT in rows[0]:
+        return _numbers(np.array([[int(row[PROMPT])] for row in rows]), together)
     sizes = [[np.size(value) for value in row.values() if np.ndim(value)] for row in rows]
     return _numbers(np.array(sizes), together)
 

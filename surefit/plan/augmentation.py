@@ -258,15 +258,20 @@ def _check_mixing(key: str, request: Request, augment: ArrayAugment, pipeline: P
     for is_refused, message, fix in refused:
         if is_refused:
             raise UsageError(message, fix)
-    import torch
 
-    with torch.no_grad():
-        outputs = pipeline.outputs(pipeline.batch(train, np.arange(min(2, len(train)))))
-    if has_module_loss(outputs):
-        raise UsageError(
-            f"{key} gives a row two labels, but the module computes its own loss from labels.",
-            "Leave it out, or let forward return the scores.",
-        )
+
+def check_mixed_loss(d: Draft) -> None:
+    """Refuse mixup and cutmix where the module computes its own loss."""
+    if d.augment is None or not d.augment.mixes or not has_module_loss(d.first.outputs):
+        return
+    name = next(name for name in MIXES if name in d.augment.kind.changes)
+    given = d.task.reads.arrays(d.encoder.roles)
+    assert given is not None
+    raise UsageError(
+        f"{given.section}.augment.{name} gives a row two labels, but the module computes its own "
+        "loss from labels.",
+        "Leave it out, or let forward return the scores.",
+    )
 
 
 def _some_rows(train: Store, most: int) -> list[int]:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 FILES_BYTES, TENSOR_BYTES, VOCABULARY_BYTES = 45_000, 250, 200
 """Files beside the tensors of a model or checkpoint; a tensor's name and shape; a token's."""
 STEP_BYTES, EVALUATION_BYTES, TOKEN_BYTES = 260, 3_000, 450
-"""A step and an evaluation in events.jsonl and report.html; a token of its generated samples."""
-RECORD_BYTES = 5_800_000
-"""report.html without its curves, config.yaml, plan.json and digests."""
+"""A step and an evaluation in events.jsonl; a token of its generated samples."""
+RECORD_BYTES = 1_800_000
+"""report.html with the rows it shows (examples.json), config.yaml, plan.json and digests."""
 
 DOES_NOT_FIT_ON_DISK = rule(
     "SF860",
@@ -84,7 +84,7 @@ def predict_disk(job: Job, source: ModelSource, config: RunConfig, folder: Path)
     module, encoder = job.pipeline.module, job.pipeline.encoder
     saved = _tensors_bytes(saved_tensors(module))
     whole = _tensors_bytes(module.state_dict(keep_vars=True))
-    states = job.optimizer.kind.state_bytes(module, lambda weight: weight.nbytes + TENSOR_BYTES)
+    states = job.optimizer.keeps.state_bytes(module, lambda weight: weight.nbytes + TENSOR_BYTES)
     one = saved + states + FILES_BYTES
     evaluations = -(-job.num_steps // job.eval_every) if job.eval_every else job.epochs
     saves = evaluations + (job.num_steps // config.save_every if config.save_every else 0)

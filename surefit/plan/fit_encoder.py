@@ -24,11 +24,11 @@ from surefit.data.split import Rows
 from surefit.data.table import Table
 from surefit.data.written_values import find_missing
 from surefit.errors import UsageError
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.inputs.encode_table import collect_texts
 from surefit.inputs.encoded_row import NamingOwnCode, RowFaultError
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import KnownTokens
+from surefit.inputs.encoder_state import KnownTokens, LabelReading
 from surefit.inputs.row_input import Planned
 from surefit.inputs.store import Store
 from surefit.inputs.tally import remark_findings
@@ -59,10 +59,28 @@ TINY_VOCABULARY = 2048
 def begin_encoder(d: Draft) -> tuple[Encoder, list[Finding]]:
     """Return the Encoder with its tokenizer, if the task reads tokens."""
     encoder = Encoder(d.task.name, d.forms.roles, whole_rows=d.task.reads.whole_rows)
-    if not _reads_tokens(d):
-        return encoder, []
-    tokenizer, found = _choose_tokenizer(d)
+    tokenizer, found = _choose_tokenizer(d) if _reads_tokens(d) else (None, [])
+    if d.config.add_tokens:
+        tokenizer, notes = _add_tokens(d, tokenizer)
+        found = [*found, *notes]
     return replace(encoder, tokenizer=tokenizer), found
+
+
+def _add_tokens(d: Draft, tokenizer: Any) -> tuple[Any, list[Finding]]:
+    """Return the tokenizer with the tokens that the user adds, as it is loaded when saved."""
+    from transformers import AddedToken
+
+    if tokenizer is None:
+        raise UsageError(
+            f"add_tokens needs a tokenizer, and the rows of {d.task.name} are read without one.",
+            "Leave add_tokens out.",
+        )
+    asked = d.config.add_tokens
+    new = [text for text in asked if text not in tokenizer.get_vocab()]
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in asked])
+    known = f"; {', '.join(t for t in asked if t not in new)} were known" if new != [*asked] else ""
+    tokenizer = load_again(tokenizer, d.source.model_type)
+    return tokenizer, [note(f"The tokenizer has {len(new)} new tokens (add_tokens){known}.")]
 
 
 def _reads_tokens(d: Draft) -> bool:
@@ -137,14 +155,22 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         seed=config.seed,
         loss_on=config.loss_on,
         template=read_asked(config.template),
-        label_separator=config.label_separator,
-        label_order=config.label_order,
+        labels=LabelReading(
+            config.label_separator,
+            config.label_order,
+            BLANK_LABELS.code in config.accept,
+            config.features.labels,
+        ),
         box_format=config.box_format,
-        blank_is_none=BLANK_LABELS.code in config.accept,
-        step_labels=config.features.labels,
         max_categories=config.table.max_categories,
         preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
-        tokens=KnownTokens(source.decoder_start, largest=_largest_id(table, d.encoder.roles)),
+        tokens=KnownTokens(
+            source.decoder_start,
+            largest=_largest_id(table, d.encoder.roles),
+            added=tuple(d.encoder.tokenizer.convert_tokens_to_ids([*config.add_tokens]))
+            if config.add_tokens
+            else (),
+        ),
     )
     return replace(encoder, max_length=longest), ()
 

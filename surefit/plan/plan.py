@@ -122,6 +122,13 @@ class Plan:
             "imbalance": waiting,
         }
 
+    def _repr_html_(self) -> str:
+        """Return the plan as a page, as notebooks show it."""
+        from surefit.report.page import Subject, as_frame, render_subject
+
+        asked = self.config.model_dump(mode="json")
+        return as_frame(render_subject(Subject(self.as_dict(), asked)))
+
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as `check --json` prints it and plan.json keeps it; unknown is null."""
         return {
@@ -153,14 +160,14 @@ class Plan:
             "objects": self.objects.names(),
             "data_key": self.data_key,
             "eval_key": self.job.validation.key if self.job else None,
-            "stores": _stores_dict(self.job) if self.job else None,
+            "stores": {  # cache entries of the encoded rows
+                name: store.folder.name
+                for name, store in (("train", self.job.train), ("validation", self.job.validation))
+            }
+            if self.job
+            else None,
             "version": __version__,
         }
-
-
-def _stores_dict(job: Job) -> dict[str, str]:
-    """Return the cache entries of the encoded rows."""
-    return {"train": job.train.folder.name, "validation": job.validation.folder.name}
 
 
 def batches_dict(batches: Batches) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import cut_branches, is_branched
-from surefit.batches.collate import starts_in_time
-from surefit.batches.field import NUM_TARGETS, well_known_fields
+from surefit.batches.branches import cut_row
+from surefit.batches.field import NUM_TARGETS, starts_in_time, well_known_fields
 from surefit.checks.half_precision_trial import why_not
 from surefit.checks.probes.first_batch import (
     OWN_LOSS,
@@ -26,7 +25,7 @@ from surefit.checks.probes.first_batch import (
     check_first_pass,
 )
 from surefit.checks.probes.model_probes import run_probes
-from surefit.checks.probes.model_profile import ModelProfile, differ, perturbed_copy, tolerance
+from surefit.checks.probes.model_profile import ModelProfile, perturbed_copy, tolerance
 from surefit.checks.probes.outputs import ExpectedOutputs
 from surefit.checks.probes.targets import compare_losses
 from surefit.checks.probes.trials import (
@@ -56,7 +55,6 @@ from surefit.plan.draft import Draft
 from surefit.plan.layout import training_device
 from surefit.plan.metrics import METRIC_FAILED
 from surefit.speed.numerics import preserved_state
-from surefit.targets.class_loss import loss_divisor
 from surefit.targets.own_loss import OwnLoss, OwnLossError, own_columns
 from surefit.user_code import RunCode
 
@@ -277,17 +275,6 @@ def choose_loss_terms(d: Draft) -> tuple[Choices, list[Finding]]:
     return Choices(auxiliary_loss=bool(added)), found
 
 
-def keeps_loss_terms(plain: Pipeline, chosen: Pipeline, train: Store) -> bool:
-    """Return whether the chosen head and layout leave the auxiliary loss as it is."""
-    rows = probe_rows(plain, train)
-    values = []
-    with preserved_state(plain.module):
-        for pipeline in (plain, chosen):
-            outputs = pipeline.outputs(pipeline.collate(rows, pipeline.layout))
-            values.append(outputs.auxiliary_loss)
-    return differ(values[0], values[1]) <= tolerance(values[0])
-
-
 def choose_row_groups(d: Draft) -> tuple[Choices, list[Finding]]:
     """How rows are batched in evaluation, prediction and generation, as the plan stores it."""
     pipeline, profile, train = d.probed, d.profile, d.train
@@ -384,10 +371,8 @@ def _probe_batch(pipeline: Pipeline, train: Store, rows: Any = None) -> tuple[An
     cut = _cut_rows(pipeline, train, rows)
     num_targets = sum(pipeline.task.count_targets(row) for row in cut)
     batch = pipeline.collate(probe_rows(pipeline, train, rows)) | {NUM_TARGETS: num_targets}
-    weighs = pipeline.encoder.settings.loss
-    if weighs.class_weights is None:
-        return batch, num_targets
-    return batch, sum(loss_divisor(weighs, np.asarray(row["labels"])) for row in cut)
+    labels = lambda: np.concatenate([np.ravel(row["labels"]) for row in cut])  # noqa: E731
+    return batch, pipeline.divisor_of(num_targets, labels)
 
 
 def _chosen_rows(train: Store) -> Any:
@@ -420,9 +405,7 @@ def _cut_rows(pipeline: Pipeline, train: Store, rows: Any) -> list[Mapping[str, 
     limit, fields = _token_limit(pipeline), pipeline.fields
     sizes = itertools.cycle((limit, limit // 2))
     return [
-        cut_branches(row, fields, size)
-        if is_branched(row)
-        else {n: v[-size:] if starts_in_time(fields[n]) else v for n, v in row.items()}
+        cut_row(row, fields, size, from_end=True)
         for row, size in zip(train.rows(rows), sizes, strict=False)
     ]
 

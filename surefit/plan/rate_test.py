@@ -12,12 +12,14 @@ import time
 from dataclasses import dataclass, replace
 
 from surefit.errors import describe_error
-from surefit.findings import Finding, note, rule
+from surefit.findings import Finding, has_errors, note, rule
 from surefit.memory.predict_peak import Fit, predict
 from surefit.models.optimizer import OptimizerSettings
 from surefit.models.quantize import num_weights
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import drop_gradients, forward_backward, trying_steps
+from surefit.plan.draft import Draft
+from surefit.plan.settle_job import is_called
 
 RATE_TOO_HIGH = rule(
     "SF740",
@@ -81,6 +83,29 @@ def growth_of(losses: Losses, prior: float | None) -> float:
     if prior is not None and first < prior / 2:  # it knew something
         return last / prior * HIGH / WORSE_THAN_PRIOR
     return last / max(first, prior or 0.0, 1e-6)
+
+
+def choose_rate(d: Draft) -> tuple[bool | None, list[Finding]]:
+    """Take a few steps at the peak rate of a new run whose rate somebody else than surefit chose.
+
+    A module, loss or optimizer of the user's own may blow up at the default rate, too.
+    """
+    fit, default = d.plan.fit, d.built.default_lr
+    assert fit is not None
+    if not is_called(d) or d.request.choices is not None or has_errors(d.plan.findings):
+        return False, []
+    usual = d.source.auto_classes is not None and d.loss_fn is None
+    if usual and d.optimizer == OptimizerSettings(default, d.config.weight_decay, ema=d.config.ema):
+        return False, []
+    known = [b["loss"] for b in d.plan.baselines.values() if "loss" in b]
+    rates = Rates(d.optimizer, d.config.clip, default)
+    return check_rate(d.work, fit, rates, max(known, default=None))
+
+
+def count_copy(d: Draft) -> tuple[Fit, tuple[Finding, ...]]:
+    """Return the fit with the memory that the test takes."""
+    assert d.plan.fit is not None
+    return with_copy(d.plan.fit, d.work), ()
 
 
 def check_rate(

@@ -8,28 +8,24 @@ from typing import Any
 
 from surefit.batches.order import Batches
 from surefit.checks.module_checks import check_single_rows, find_min_rows
-from surefit.checks.probes.model_profile import ModelProfile
 from surefit.errors import UsageError
-from surefit.findings import Finding, has_errors
-from surefit.memory.predict_peak import Fit
+from surefit.findings import Finding, has_errors, note
+from surefit.models.embedding_noise import refuse_noise
 from surefit.models.named_modules import MakeNamed
 from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
 from surefit.pipeline.open_pipeline import Choices, apply_choices
 from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job, Pipeline
-from surefit.plan import fit_in_memory, layout, probe_model
+from surefit.plan import fit_in_memory, layout
 from surefit.plan.augmentation import own_function
 from surefit.plan.build_model import ask_output
 from surefit.plan.class_loss_options import settle_loss
 from surefit.plan.draft import Draft, Findings
 from surefit.plan.metrics import try_scorer
-from surefit.plan.plan import ModelChoice
 from surefit.plan.prepare_data import read_live, run_length
 from surefit.plan.probe_targets import probe_targets
-from surefit.plan.rate_test import Rates, check_rate, with_copy
 from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
-from surefit.speed.choose_head import HeadChoice
 from surefit.targets.baselines import TREES, measure_trees
 
 DEFAULT_ROWS = 8
@@ -93,7 +89,15 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
             "Use adamw, sgd or lion, or parallel=ddp.",
         )
     lr = config.lr or d.built.default_lr
-    return OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed), found
+    settings = OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed, config.ema)
+    if config.ema is not None:
+        steps = round(1 / (1 - config.ema))
+        message = (
+            f"Evaluations, model/ and exports have the average of the weights over about the last "
+            f"{steps:,} steps (ema {config.ema:g}); checkpoints have both."
+        )
+        found = [*found, note(message)]
+    return settings, found
 
 
 def has_weights(d: Draft) -> bool:
@@ -111,37 +115,11 @@ def is_tried_here(d: Draft) -> bool:
     return is_called(d) and d.request.choices is None and d.config.device_memory_gb is None
 
 
-def store_output(d: Draft) -> tuple[Choices, Findings]:
-    """Return the output of the module that is used."""
-    return Choices(output=d.first.picked.as_choice()), ()
-
-
-def perturb(d: Draft) -> tuple[tuple[Pipeline, ModelProfile], Findings]:
-    """Return the Pipeline that probes use, until they end, and its passes."""
-    profile = probe_model.perturbed_profile(d.built, d.train, d.first)
-    return d.probing.enter_context(profile), ()
-
-
 def probe_auxiliary(d: Draft) -> list[Finding]:
     """Whether targets reach the outputs where the model is called with labels for its own loss."""
     if not d.plan.choices.auxiliary_loss:
         return []
     return probe_targets(apply_choices(d.probed, d.plan.choices), d.train)
-
-
-def choose_layout(d: Draft) -> tuple[Choices, Findings]:
-    """Return the head and the layout of batches, tried on the Pipeline that probes use."""
-    if d.loss_fn is not None:
-        return Choices(rows="padded", rows_reason="loss_fn computes the loss"), ()
-    stores, plain = (d.train, d.validation), apply_choices(d.probed, d.plan.choices)
-    longest = max(int(store.lengths.max()) for store in stores if len(store))
-    may_join = d.config.padding_free != "off" and d.config.compile != "on"
-    dtype = d.lower_dtype
-    chosen, made = layout.choose_layout(plain, d.train, longest, may_join, dtype)
-    if d.plan.choices.auxiliary_loss and not probe_model.keeps_loss_terms(plain, chosen, d.train):
-        reason = "the model's auxiliary loss differs in padding-free batches"
-        return Choices(HeadChoice("all"), "padded", reason), ()
-    return made, ()
 
 
 def end_probes(d: Draft) -> None:
@@ -151,8 +129,13 @@ def end_probes(d: Draft) -> None:
 
 
 def arrange_batches(d: Draft) -> tuple[Batches, Findings]:
-    """Return the batches in the chosen layout."""
-    return replace(d.batches, padding_free=d.pipeline.layout.padding_free), ()
+    """Return the batches in the chosen layout, and what takes the place of packing."""
+    layout, reason = d.pipeline.layout, d.plan.choices.rows_reason
+    made = f"batches are padded ({reason}), so that rows never see each other"
+    if layout.padding_free:
+        made = "batches are padding-free: rows lie end to end, and do not see each other"
+    found = [note(f"packing: no rows are joined; {made}.")] if d.config.packing else []
+    return replace(d.batches, padding_free=layout.padding_free), found
 
 
 def is_shared(d: Draft) -> bool:
@@ -182,52 +165,16 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         config.parallel,
         d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
+        neftune=config.neftune,
     )
+    if config.neftune is not None:
+        refuse_noise(pipeline.module)
     return job, ()
-
-
-def is_size_free(d: Draft) -> bool:
-    """Return whether the size of a micro-batch is to be chosen."""
-    return d.config.batch_size == "auto"
-
-
-def is_rate_tried(d: Draft) -> bool:
-    """Return whether a new run without errors has a learning rate that somebody else than surefit
-    chose.
-
-    A module, loss or optimizer of the user's own may blow up at the default rate, too.
-    """
-    if not is_called(d) or d.request.choices is not None or has_errors(d.plan.findings):
-        return False
-    usual = d.source.auto_classes is not None and d.loss_fn is None
-    return not usual or d.optimizer != OptimizerSettings(d.built.default_lr, d.config.weight_decay)
 
 
 def has_known_batches(d: Draft) -> bool:
     """Return whether the batches do not depend on the memory that is free now."""
     return d.config.batch_size != "auto" and d.batches.block_rows == 1
-
-
-def try_rate(d: Draft) -> tuple[bool | None, list[Finding]]:
-    """Take a few steps at the peak learning rate, restored afterwards."""
-    config, fit, default = d.config, d.plan.fit, d.built.default_lr
-    assert fit is not None
-    if not is_rate_tried(d):
-        return False, []
-    rates = Rates(d.optimizer, config.clip, default)
-    known = [b["loss"] for b in d.plan.baselines.values() if "loss" in b]
-    return check_rate(d.work, fit, rates, max(known, default=None))
-
-
-def count_rate(d: Draft) -> tuple[Fit, Findings]:
-    """Return the fit with the memory that the test of the learning rate takes."""
-    assert d.plan.fit is not None
-    return with_copy(d.plan.fit, d.work), ()
-
-
-def decide(d: Draft) -> tuple[tuple[Job, ModelChoice], Findings]:
-    """Return what the Plan of a run that can be trained has besides."""
-    return (d.work, ModelChoice(d.source, d.optimizer.lr, d.built.adaptation)), ()
 
 
 def has_trees(d: Draft) -> bool:

@@ -10,6 +10,7 @@ from surefit.checks.probes.first_batch import OUTPUT_NOT_FINITE
 from surefit.config import RunConfig
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note, rule
+from surefit.models.learning_rate import Schedule
 from surefit.models.named_modules import NamedModules, Part, parse_parts
 from surefit.models.optimizer import OptimizerSettings, find_kind
 from surefit.models.transformers_models import MODEL_FAILED
@@ -63,6 +64,8 @@ def check_step(d: Draft) -> tuple[Request, list[Finding]]:
         "lora": bool(config.lora.r),
         "freeze": bool(config.freeze),
         "lr_by": bool(config.lr_by),
+        "ema": config.ema is not None,
+        "neftune": config.neftune is not None,
     }
     reason = next((name for name, is_asked in refused.items() if is_asked), None)
     if reason is not None:
@@ -83,7 +86,7 @@ def parts_of_step(config: RunConfig, given: Any, modules: Any) -> Mapping[str, P
     assert isinstance(modules, NamedModules)
     kind = find_kind(config.optimizer)
     settings = OptimizerSettings(config.lr or RATE, config.weight_decay, kind=kind)
-    usual = Part("", (), settings, config.schedule, config.warmup, config.clip)
+    usual = Part("", (), settings, Schedule.of(config), config.clip)
     return parse_parts(given, modules, usual)
 
 

@@ -25,6 +25,7 @@ from surefit.inputs.file_names import check_file_names
 from surefit.inspection.row_view import RowReading
 from surefit.memory.limit import Limit, free_for_children
 from surefit.memory.process_memory import infrequent_collection
+from surefit.pipeline.open_pipeline import Choices
 from surefit.pipeline.pipeline import batch_columns
 from surefit.plan import (
     augmentation,
@@ -34,6 +35,7 @@ from surefit.plan import (
     metrics,
     prepare_data,
     probe_model,
+    rate_test,
     settle_job,
     settle_step,
 )
@@ -42,7 +44,7 @@ from surefit.plan.class_loss_options import check_loss_options
 from surefit.plan.draft import Choice, Draft, Kept, Row, Stage, run
 from surefit.plan.fit_in_memory import predict_fit, settle_batch_size, trace_largest
 from surefit.plan.generation_settings import settle_generation
-from surefit.plan.plan import Plan
+from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.probe_targets import choose_target_use, probe_targets
 from surefit.plan.proof import StaleProofError, confirm_proof, find_proof, write_proof
 from surefit.plan.settle_job import is_called, is_divided, is_shared
@@ -128,14 +130,29 @@ TREES = Stage(
 PROBING = (
     Choice("first batch", probe_model.choose_step_scores, "step_scores", is_called, if_ok=True),
     Stage("first batch", probe_model.probe_first_batch, "first", is_called),
-    Choice("first batch", settle_job.store_output, "output", is_called, stored=True),
+    Stage("augmentation", augmentation.check_mixed_loss, when=is_called),
+    Choice(
+        "first batch",
+        lambda d: (Choices(output=d.first.picked.as_choice()), ()),
+        "output",
+        is_called,
+        stored=True,
+    ),
     Choice("targets", choose_target_use, "targets", is_called),
     Stage(
         "first batch on the device",
         probe_model.probe_training_device,
         when=settle_job.is_tried_here,
     ),
-    Stage("probes", settle_job.perturb, "probed profile", is_called),
+    Stage(
+        "probes",
+        lambda d: (
+            d.probing.enter_context(probe_model.perturbed_profile(d.built, d.train, d.first)),
+            (),
+        ),
+        "probed profile",
+        is_called,
+    ),
     Stage("targets", lambda d: probe_targets(d.probed, d.train), when=is_called),
     Stage("probes", probe_model.probe_model, when=is_called),
     Stage("probes", probe_model.find_unreached, "unreached", is_called),
@@ -144,7 +161,7 @@ PROBING = (
     Stage("auxiliary loss", settle_job.probe_auxiliary, when=is_called),
     Choice(
         "layout",
-        settle_job.choose_layout,
+        layout.choose_layout,
         "head rows rows_reason attention shared_prompts",
         is_called,
     ),
@@ -185,7 +202,12 @@ STAGES: tuple[Row, ...] = (
         lambda d: (d.limit.shared_by(d.request.processes or 1), ()),
         "given_limit",
     ),
-    Stage("predicting memory", settle_batch_size, "work request", settle_job.is_size_free),
+    Stage(
+        "predicting memory",
+        settle_batch_size,
+        "work request",
+        lambda d: d.config.batch_size == "auto",
+    ),
     Kept(
         "trace",
         (Stage("predicting memory", trace_largest, "traced"),),
@@ -194,9 +216,13 @@ STAGES: tuple[Row, ...] = (
     ),
     Stage("predicting memory", lambda d: predict_fit(d.work, d.limit, d.traced), "fit"),
     Choice("compiling", layout.choose_compiling, "compile", stored=True),
-    Kept("rate", (Stage("learning rate", settle_job.try_rate, "rate_tried"),), "rate_tried"),
-    Stage("learning rate", settle_job.count_rate, "fit", lambda d: d.rate_tried),
-    Stage("plan", settle_job.decide, "job model"),
+    Kept("rate", (Stage("learning rate", rate_test.choose_rate, "rate_tried"),), "rate_tried"),
+    Stage("learning rate", rate_test.count_copy, "fit", lambda d: d.rate_tried),
+    Stage(
+        "plan",
+        lambda d: ((d.work, ModelChoice(d.source, d.optimizer.lr, d.built.adaptation)), ()),
+        "job model",
+    ),
     Kept("trees", (TREES,), "baselines"),
     Stage("plan", lambda d: write_proof(d, kept_names())),
 )

@@ -1,28 +1,46 @@
-"""Rows that the report shows: training rows as augmented, validation images with their masks."""
+"""Rows that the report shows: the first batches, training rows as augmented, validation rows."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from surefit.inputs.augment.array_augment import ArrayAugment
 from surefit.inputs.encoder import Encoder
+from surefit.memory.process_memory import peak_bytes
+from surefit.report.batch_view import lengths_and_targets, view_batches
+from surefit.report.worst_rows import judge_rows
 from surefit.targets.masks import pixel_scores
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Job
 
 SHOWN_ROWS, SHOWN_EPOCHS = 4, 3
-WIDTH, HEIGHT = 200, 60
-"""Size of a drawn series, in pixels."""
-IMAGE_WIDTH = 128
-"""Of an image on the page, in pixels."""
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c")
-_BASE64 = re.compile(r"[A-Za-z0-9+/=]*")
+
+
+def begin_examples(job: Job) -> dict[str, Any]:
+    """Return what is shown before training: the first batches, and how long training rows are."""
+    return {"batches": view_batches(job), "data": lengths_and_targets(job)}
+
+
+def finish_examples(job: Job) -> dict[str, Any]:
+    """Return the same with what the trained model makes of validation rows, and the peak memory."""
+    return {
+        **begin_examples(job),
+        "classes": [str(name) for name in job.pipeline.encoder.classes],
+        "predicted": make_predicted_examples(job),
+        "judged": judge_rows(job),
+        "peak_bytes": peak_of_device(),
+    }
+
+
+def peak_of_device() -> int:
+    """Return the peak memory of the device, or of this process where it trains on the CPU."""
+    import torch
+
+    return int(torch.cuda.max_memory_reserved()) if torch.cuda.is_available() else peak_bytes()
 
 
 def make_examples(job: Job) -> list[dict[str, Any]]:
@@ -48,39 +66,6 @@ def _class(row: Mapping[str, Any], encoder: Encoder) -> str:
     if labels is None or np.ndim(labels) or encoder.target.classes is None:
         return ""
     return f", class {encoder.classes[int(labels)]}"
-
-
-def draw_examples(examples: Sequence[Mapping[str, Any]]) -> str:
-    """Return the examples of a stored plan as a table, with a row for each row of the data."""
-    lines = ("".join(_cells(example["shown"])) for example in examples)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table>{body}</table>" if body else ""
-
-
-def _cells(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for each in shown:
-        drawn = _image(str(each["png"])) if "png" in each else _chart(each["lines"])
-        yield f"<td>{drawn}<br><small>{escape(str(each['what']))}</small></td>"
-
-
-def _image(png: str) -> str:
-    if not _BASE64.fullmatch(png):
-        raise ValueError("an example is not base64")
-    style = f"width: {IMAGE_WIDTH}px; image-rendering: pixelated"
-    return f'<img alt="" src="data:image/png;base64,{png}" style="{style}">'
-
-
-def _chart(lines: Sequence[Sequence[float]]) -> str:
-    """Return channels as lines from left to right, or a vector of one value per channel."""
-    values = np.asarray(lines, np.float64)
-    low, span = values.min(), max(float(np.ptp(values)), 1e-9)
-    drawn = []
-    for channel, colour in zip(values, COLOURS, strict=False):
-        x = np.linspace(0, WIDTH, len(channel))
-        y = HEIGHT - (channel - low) / span * HEIGHT
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))
-        drawn.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
-    return f'<svg width="{WIDTH}" height="{HEIGHT}">{"".join(drawn)}</svg>'
 
 
 MASK_ROWS = 6

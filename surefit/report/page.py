@@ -1,34 +1,67 @@
-"""report.html: a self-contained page about a run; every value in it is escaped."""
+"""report.html: a self-contained page about a plan or a run; every value in it is escaped."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.checks.ledger import Ledger
+from surefit.config import RunConfig
 from surefit.core import files
 from surefit.core.foreign import content_of
+from surefit.errors import UsageError
+from surefit.gigabytes import show_gb
 from surefit.inputs.encoded_row import describe_counts
-from surefit.report.examples import draw_examples
+from surefit.report.charts import bars, counted, line_chart, show_number
+from surefit.report.drawn_rows import LEGEND, draw_batch, draw_examples, text_of, word_differences
+from surefit.report.judged_rows import draw_judged
+from surefit.run.events import outcomes
 
 if TYPE_CHECKING:
     from surefit.run.run_folder import Run
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;
-       color: #1c1e21; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; white-space: pre-line;
-         border-bottom: 1px solid #e4e6ea; }
-.error { color: #b3261e; } .warning { color: #8a5a00; } .fixed { color: #00658a; }
-.info { color: #5f6368; } .quiet { color: #5f6368; }
-"""
-
-METRIC_HEADS = ("metric", "code", "better", "predictions")
+Section = tuple[str, str]
+"""A title and a body of HTML; a section without a body is left out."""
+SETTLED = ("model", "loss", "metrics", "generate", "augment", "baselines")
+"""Parts of a plan that say how it is trained and judged."""
 WARNING_HEADS = ("code", "step", "warning", "fix")
+MARK = "<!-- written by surefit -->"
+"""How pages of surefit start: a file without it is not replaced."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a page is about: a plan, and what a run of it has done so far."""
+
+    plan: Mapping[str, Any]
+    asked: Mapping[str, Any]
+    """The config as a dict."""
+    command: Sequence[str] = ()
+    """What repeats it."""
+    history: Sequence[Mapping[str, Any]] = ()
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    best_step: int | None = None
+    state: str = "a plan: nothing was trained"
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Return what becomes of the rows."""
+        return Ledger(**self.plan["ledger"]) if self.plan["ledger"] else None
+
+    @property
+    def steps(self) -> list[Mapping[str, Any]]:
+        """Return the events of steps."""
+        return [event for event in self.history if event["event"] == "step"]
+
+    @property
+    def evaluations(self) -> list[Mapping[str, Any]]:
+        """Return the events of evaluations."""
+        return [event for event in self.history if event["event"] == "eval"]
 
 
 def write_report(run: Run) -> Path:
@@ -39,66 +72,185 @@ def write_report(run: Run) -> Path:
     return run.report_path
 
 
-def render(run: Run) -> str:
-    """Return the page as HTML."""
+def write_page(path: Path, page: str) -> None:
+    """Write a page where the user asks for it; a file that is none of surefit's is not replaced."""
+    try:
+        if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK):
+            raise UsageError(f"{path} is not a report of surefit, and is not replaced.", ANOTHER)
+        files.write_text(path, page)
+    except OSError as error:
+        raise UsageError(f"Cannot write {path}: {error.strerror}.", ANOTHER) from None
+
+
+ANOTHER = "Choose another name for the report."
+
+
+def subject_of(run: Run) -> Subject:
+    """Return what a run's page is about."""
     plan, history = run.plan, run.history
-    title = f"surefit: {plan['task']}, {plan['model']['name']}"
     steps = sum(event["event"] == "step" for event in history)
     state = "finished" if run.finished else "not finished"
-    progress = f"{run.path}: {state}, {steps:,} of {plan['steps']:,} steps"
-    ledger = Ledger(**plan["ledger"])
-    best = f" of the best step ({run.best_step:,})" if run.best_step else ""
-    sections = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p class=quiet>{escape(progress)}</p>",
-        section(f"Validation metrics{best}", table(("metric", "value"), _figures(run.metrics))),
-        section("Baselines", table(("baseline", "metric", "value"), _baselines(plan))),
-        section("Loss", _curves(history, ledger.target_unit)),
-        section("Warnings of the run", table(WARNING_HEADS, _warnings(history))),
-        section("Findings", _findings(plan["findings"])),
-        section("Decisions", "".join(f"<p>{escape(text)}</p>" for text in plan["notes"])),
-        section("Data", table(("what", "value"), _ledger(ledger))),
-        section("Predictions for validation rows", draw_examples(run.examples)),
-        section("Augmented training rows", draw_examples(plan.get("examples", ()))),
-        section("Frozen parameters and learning rates", table(("what", "value"), _rates(plan))),
-        section("Metrics asked for", table(METRIC_HEADS, _metrics(plan))),
-        section("Loss settings", table(("setting", "value"), _loss(plan))),
-        section("Columns", table(("column", "role"), _columns(plan))),
-        section("Generated answers", _answers(history)),
-        section("Generation settings", table(("setting", "value"), _generation(plan))),
-    ]
-    return as_page(title, sections)
-
-
-def as_page(title: str, sections: Iterable[str]) -> str:
-    """Return sections as a whole page."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
-        f"{''.join(sections)}</body></html>\n"
+    return Subject(
+        plan,
+        run.config.model_dump(mode="json"),
+        ("surefit", "train", f"{run.path}/config.yaml", "--output", f"{run.path}-again"),
+        history,
+        run.examples,
+        run.metrics,
+        run.best_step,
+        f"{run.path}: {state}, {steps:,} of {plan['steps']:,} steps",
     )
 
 
-def section(title: str, body: str) -> str:
-    """Return a body under its title; nothing without a body."""
-    return f"<h2>{escape(title)}</h2>{body}" if body else ""
+def render(run: Run) -> str:
+    """Return the page of a run as HTML."""
+    return render_subject(subject_of(run))
+
+
+def render_subject(about: Subject) -> str:
+    """Return the page of a plan or a run as HTML: what needs action first."""
+    plan = about.plan
+    name = (plan.get("model") or {}).get("name", "no model")
+    best = f" of the best step ({about.best_step:,})" if about.best_step else ""
+    sections = [
+        (f"Validation metrics{best}", _results(about)),
+        ("Warnings of the run", table(WARNING_HEADS, _warnings(about.history))),
+        ("Findings", _findings(plan["findings"])),
+        *draw_judged(about.examples, about.metrics),
+        ("Batches as the model sees them", _batches(about.examples)),
+        ("Curves", _curves(about)),
+        ("Evaluations", _evaluations(about)),
+        ("Generated answers", _answers(about.evaluations)),
+        ("Predictions for validation rows", draw_examples(about.examples.get("predicted", ()))),
+        ("Augmented training rows", draw_examples(plan.get("examples", ()))),
+        ("Columns", table(("column", "role"), _columns(plan))),
+        ("Data", _data(about)),
+        ("Memory and time", table(("", "predicted", "measured"), _costs(about))),
+        ("What was asked", _asked(about)),
+        ("Decisions", "".join(f"<p>{text_of(text)}</p>" for text in plan["notes"])),
+        ("What was settled", table(("setting", "value"), _settings(plan))),
+    ]
+    return as_page(f"surefit: {plan['task']}, {name}", about.state, sections)
+
+
+def as_frame(page: str) -> str:
+    """Return a page as a part of another one, such as a notebook, which it cannot reach."""
+    style = "width: 100%; height: 40rem; border: 1px solid #8888"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(page)}"></iframe>'
+
+
+def as_page(title: str, state: str, sections: Iterable[Section]) -> str:
+    """Return sections as a whole page, with links to them."""
+    here, shown = Path(__file__).parent, [each for each in sections if each[1]]
+    links = "".join(f"<a href='#s{n}'>{escape(name)}</a>" for n, (name, _) in enumerate(shown))
+    bodies = "".join(
+        f"<section id=s{n}><h2>{escape(name)}</h2>{body}</section>"
+        for n, (name, body) in enumerate(shown)
+    )
+    return (
+        f'{MARK}<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{(here / 'page.css').read_text('utf-8')}</style>"
+        f"<script>{(here / 'page.js').read_text('utf-8')}</script></head><body>"
+        f"<h1>{text_of(title)}</h1><p class=quiet>{text_of(state)}</p>"
+        f"<nav>{links}</nav>{bodies}</body></html>\n"
+    )
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return rows of cells, escaped; nothing without rows."""
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_text(cell))}</td>" for cell in row) + "</tr>"
-        for row in rows
+        "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     head = "".join(f"<th>{escape(name)}</th>" for name in heads)
-    return f"<table><tr>{head}</tr>{body}</table>" if body else ""
+    return f"<div class=wide><table><tr>{head}</tr>{body}</table></div>" if body else ""
 
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if type(value) is int else text_of(value)
+
+
+def _results(about: Subject) -> str:
+    """Return each metric from before training to after it beside the baseline; others below."""
+    known = outcomes(about.history, about.metrics, about.plan.get("baselines") or {})
+    rows = (
+        (
+            each.metric,
+            "" if each.before is None else float(each.before),
+            float(each.after),
+            "" if each.baseline is None else f"{show_number(each.baseline)} {each.baseline_name}",
+        )
+        for each in known
+    )
+    shown = {
+        *(each.metric for each in known),
+        *(["confusion"] if about.examples.get("classes") else []),
+    }
+    others = {n: v for n, v in about.metrics.items() if n not in shown}
+    heads = ("metric", "before training", "after", "best baseline")
+    return table(heads, rows) + table(("metric", "value"), _figures(others))
+
+
+def _batches(examples: Mapping[str, Any]) -> str:
+    """Return the first batches, a cell per token."""
+    batches = examples.get("batches") or ()
+    drawn = "".join(draw_batch(batch) for batch in batches)
+    return (LEGEND if "data-tip" in drawn else "") + drawn
+
+
+def _data(about: Subject) -> str:
+    """Return what became of the rows, their lengths and their classes."""
+    ledger, known = about.ledger, about.examples.get("data") or {}
+    if ledger is None:
+        return ""
+    titles = {
+        "lengths": (f"{ledger.unit} per training row", ledger.unit),
+        "targets": (f"labelled {ledger.target_unit} per training row", ledger.target_unit),
+    }
+    charts = [
+        counted(title, known[name]["counts"], known[name]["edges"], unit)
+        for name, (title, unit) in titles.items()
+        if name in known
+    ]
+    charts.append(bars("training rows per class", known.get("classes") or {}))
+    return table(("what", "value"), _ledger(ledger)) + f"<div class=charts>{''.join(charts)}</div>"
+
+
+def _costs(about: Subject) -> Iterator[tuple[str, str, str]]:
+    """Yield predicted and measured memory and time."""
+    memory, time = about.plan["memory"], about.plan["time"]
+    measured = about.examples.get("peak_bytes")
+    if memory["predicted_peak_bytes"] is not None:
+        limit = f" (limit {show_gb(memory['limit_bytes'])})" if memory["limit_bytes"] else ""
+        predicted = f"{show_gb(memory['predicted_peak_bytes'])}{limit}"
+        yield "peak memory", predicted, show_gb(int(measured)) if measured else ""
+    if time["predicted_total_seconds"] is not None:
+        spent = sum(event["seconds"] for event in about.steps)
+        total = f"{time['predicted_total_seconds']:,.0f} s in total"
+        yield "time", total, f"{spent:,.0f} s in {len(about.steps):,} steps" if spent else ""
+
+
+def _asked(about: Subject) -> str:
+    """Return the command that repeats it, and the settings that are no defaults."""
+    usual = flat(RunConfig().model_dump(mode="json"))
+    asked = {k: v for k, v in flat(about.asked).items() if v != usual.get(k)}
+    command = f"<pre>{text_of(shlex.join(about.command))}</pre>" if about.command else ""
+    return command + table(("setting", "value"), ((n, str(value)) for n, value in asked.items()))
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings under their full names.
+
+    >>> flat({"lora": {"r": 8}, "seed": 0})
+    {'lora.r': 8, 'seed': 0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        found |= flat(value, f"{prefix}{name}.") if inner else {f"{prefix}{name}": value}
+    return found
 
 
 def _figures(metrics: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -117,15 +269,6 @@ def _warnings(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]
     for event in history:
         if event["event"] == "warning":
             yield event["code"], event["step"], event["message"], event["fix"]
-
-
-def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield figures of simple predictors on the same validation rows."""
-    for name, figures in plan.get("baselines", {}).items():
-        column = f" ({figures['column']})" if "column" in figures else ""
-        for metric, value in figures.items():
-            if metric != "column":
-                yield f"{name}{column}", metric, value  # a note is text
 
 
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
@@ -157,98 +300,103 @@ def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "columns not used", ", ".join(unused)
 
 
-def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what `freeze` and `lr_by` made of the parameters; nothing without them."""
-    model = plan["model"]
-    frozen = model.get("frozen")
-    if frozen:
-        yield f"frozen parameters ({', '.join(frozen['patterns'])})", frozen["parameters"]
-    for pattern, rate in model.get("lr_by", {}).items():
-        yield f"learning rate of {pattern} ({rate['parameters']:,} parameters)", rate["lr"]
+def _settings(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what planning settled beside the config, under its names in plan.json."""
+    known = flat({name: plan.get(name) or {} for name in SETTLED})
+    for name, value in known.items():
+        if value not in (None, [], False, ""):
+            yield name, value
 
 
-def _metrics(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the metrics beside the task's own: built in, or the user's."""
-    for name, about in (plan.get("metrics") or {}).items():
-        kept = "all kept until the end" if about["keeps_predictions"] else "not kept"
-        yield name, about["function"] or "", about["better"] or "", kept
-
-
-def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return class weights and label smoothing; nothing where there are none."""
-    loss = plan.get("loss") or {}
-    for name, weight in (loss.get("class_weights") or {}).items():
-        yield f"weight of class {name}", weight
-    if loss.get("label_smoothing"):
-        yield "label smoothing", loss["label_smoothing"]
-
-
-def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what text is generated with; nothing for tasks that generate none."""
-    generate = plan.get("generate") or {}
-    for name, value in {**generate, **generate.get("settings", {})}.items():
-        if name not in ("settings", "from_model"):
-            taken = name in generate["from_model"]
-            yield name, f"{value} (the model's generation config)" if taken else str(value)
-
-
-def _findings(findings: list[dict[str, Any]]) -> str:
+def _findings(findings: Sequence[Mapping[str, Any]]) -> str:
     if not findings:
         return "<p class=quiet>None.</p>"
     rows = []
-    for found in findings:
+    order = ("error", "warning", "fixed", "info")
+    for found in sorted(findings, key=lambda each: order.index(each["severity"])):
         where = ", ".join(f"{key} {value}" for key, value in found["where"].items())
         cells = (found["message"], where, found["fix"])
         rows.append(
-            f'<tr><td class="{escape(found["severity"])}">{escape(found["severity"])}<br>'
+            f'<tr><td class="short {escape(found["severity"])}">{escape(found["severity"])}<br>'
             f"{escape(found['code'])}</td>"
-            + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+            + "".join(f"<td>{text_of(cell)}</td>" for cell in cells)
             + "</tr>"
         )
     head = "<tr><th></th><th>finding</th><th>where</th><th>fix</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    return f"<div class=wide><table>{head}{''.join(rows)}</table></div>"
 
 
-def _curves(history: list[dict[str, Any]], target_unit: str) -> str:
-    import plotly.graph_objects as go
-
-    steps = [event for event in history if event["event"] == "step"]
-    evals = [event for event in history if event["event"] == "eval"]
-    if not steps:
-        return "<p class=quiet>No training step has finished yet.</p>"
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[event["step"] for event in steps],
-        y=[event["loss"] for event in steps],
-        name="training",
-        mode="lines",
-        line={"width": 1},
-    )
-    measured = [event for event in evals if event["metrics"].get("loss") is not None]
-    figure.add_scatter(
-        x=[event["step"] for event in measured],
-        y=[event["metrics"]["loss"] for event in measured],
-        name="validation",
-        mode="lines+markers",
-    )
-    figure.update_layout(
-        template="plotly_white",
-        height=360,
-        margin={"l": 50, "r": 10, "t": 10, "b": 40},
-        xaxis_title="step",
-        yaxis_title="loss per row"
-        if target_unit == "rows"
-        else f"loss per labelled {target_unit[:-1]}",
-        legend={"orientation": "h", "y": 1.1},
-    )
-    return str(figure.to_html(full_html=False, include_plotlyjs=True))
+def _curves(about: Subject) -> str:
+    """Return loss, learning rate, gradient norm, speed, parts of the loss and metrics by step."""
+    steps, ledger = about.steps, about.ledger
+    if not steps or ledger is None:
+        return ""
+    unit = "row" if ledger.target_unit == "rows" else f"labelled {ledger.target_unit[:-1]}"
+    charts = [
+        line_chart(
+            f"loss per {unit}",
+            {"training": points(steps, "loss"), "validation": metric_points(about, "loss")},
+            mark=about.best_step,
+        )
+    ]
+    names = dict.fromkeys(name for event in steps for name in event)
+    known = [n for n in names if n in ("lr", "grad_norm", "aux_loss") or n.startswith("loss_")]
+    titles = {"lr": "learning rate", "grad_norm": "gradient norm"}
+    charts += [line_chart(titles.get(n, n), {n: points(steps, n)}) for n in known]
+    per_row = ledger.train_views / max(ledger.tokens, 1) if ledger.unit != "tokens" else 1.0
+    before = [0, *(event["tokens"] for event in steps)]
+    speed = [
+        (event["step"], (event["tokens"] - start) * per_row / max(event["seconds"], 1e-9))
+        for event, start in zip(steps, before, strict=False)
+    ]
+    speed_unit = "tokens" if ledger.unit == "tokens" else "rows"
+    charts.append(line_chart(f"{speed_unit} per second", {speed_unit: speed}))
+    for name in dict.fromkeys(n for event in about.evaluations for n in event["metrics"]):
+        if name != "loss" and len(about.evaluations) > 1:
+            of_metric = {name: metric_points(about, name)}
+            charts.append(line_chart(name, of_metric, mark=about.best_step))
+    return f"<div class=charts>{''.join(charts)}</div>"
 
 
-def _answers(history: list[dict[str, Any]]) -> str:
-    samples: list[dict[str, Any]] = next(
-        (e["samples"] for e in reversed(history) if e.get("samples")), []
+def points(events: Iterable[Mapping[str, Any]], name: str) -> list[tuple[Any, Any]]:
+    """Return step and value of the events that have it."""
+    return [(event["step"], event[name]) for event in events if name in event]
+
+
+def metric_points(about: Subject, name: str) -> list[tuple[Any, Any]]:
+    """Return step and value of a metric in each evaluation."""
+    return points(({**e["metrics"], "step": e["step"]} for e in about.evaluations), name)
+
+
+def _evaluations(about: Subject) -> str:
+    """Return the figures of each evaluation; the best step is marked."""
+    names = dict.fromkeys(
+        name
+        for event in about.evaluations
+        for name, value in event["metrics"].items()
+        if isinstance(value, int | float)
     )
-    return table(
-        ("prompt", "expected", "generated"),
-        ((sample["prompt"], sample["expected"], sample["got"]) for sample in samples),
+    rows = [
+        (
+            f"{event['step']:,}{' (best)' if event['step'] == about.best_step else ''}",
+            event["epoch"],
+            *("" if event["metrics"].get(n) is None else event["metrics"][n] for n in names),
+        )
+        for event in about.evaluations
+    ]
+    return table(("step", "epoch", *names), rows)
+
+
+def _answers(evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the answers of the last evaluation beside what was expected, word by word."""
+    samples: Sequence[Mapping[str, Any]] = next(
+        (e["samples"] for e in reversed(evaluations) if e.get("samples")), ()
     )
+    rows = (
+        f"<tr><td>{text_of(each['prompt'])}</td><td>{text_of(each['expected'] or '')}</td>"
+        f"<td>{word_differences(each['expected'], each['got'])}</td></tr>"
+        for each in samples
+    )
+    body = "".join(rows)
+    head = "<tr><th>prompt</th><th>expected</th><th>generated</th></tr>"
+    return f"<div class=wide><table>{head}{body}</table></div>" if body else ""

@@ -26,6 +26,7 @@ from surefit.core import files
 from surefit.core.foreign import check_names, read_json
 from surefit.errors import RunFailedError, to_resume
 from surefit.models.lora import base_fingerprint, is_adapted
+from surefit.models.optimizer import AVERAGE
 from surefit.models.sharding import (
     is_dtensor,
     is_sharded,
@@ -254,6 +255,17 @@ def load_checkpoint(
         if optimizer is not None:
             optimizer.load_state_dict(_read_state(reader, optimizer, saved.optimizer))
     return saved.state, saved.scaler
+
+
+def load_averages(path: Path, optimizer: Optimizer) -> None:
+    """Give an optimizer's weights the averages that a checkpoint has of them."""
+    import torch
+
+    with ExitStack() as stack, torch.no_grad():
+        reader = _Reader(path, stack)
+        for index, weight in enumerate(_parameters(optimizer)):
+            if f"{index}/{AVERAGE}" in reader.index["optimizer"]:
+                reader.copy("optimizer", f"{index}/{AVERAGE}", weight)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from surefit.core import files
 from surefit.core.files import open_own
 from surefit.core.foreign import parse_json
 from surefit.errors import RunFailedError, UsageError
+from surefit.targets.task_spec import is_better
 
 Event = Mapping[str, Any]
 Observer = Callable[[Event], None]
@@ -135,3 +137,45 @@ def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
         }
         for number, epoch in epochs.items()
     ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A metric of the validation set: before training if it was measured, after, and the best
+    baseline's."""
+
+    metric: str
+    before: float | None
+    after: float
+    baseline: float | None
+    baseline_name: str = ""
+
+
+def best_baseline(
+    metric: str, baselines: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, float] | None:
+    """Return the name and the figure of the best baseline; None where none has the metric.
+
+    >>> best_baseline("accuracy", {"majority class": {"accuracy": 0.87}})
+    ('majority class', 0.87)
+    """
+    best: tuple[str, float] | None = None
+    for name, figures in baselines.items():
+        value = figures.get(metric)
+        if isinstance(value, int | float) and (best is None or is_better(metric, value, best[1])):
+            best = name, value
+    return best
+
+
+def outcomes(
+    history: Sequence[Event], metrics: Mapping[str, Any], baselines: Mapping[str, Mapping[str, Any]]
+) -> list[Outcome]:
+    """Return each metric that is a number, from before training to after it."""
+    first = next((e for e in history if e["event"] == "eval" and e["step"] == 0), None)
+    found = []
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            before = first["metrics"].get(name) if first is not None else None
+            base = best_baseline(name, baselines) or ("", None)
+            found.append(Outcome(name, before, value, base[1], base[0]))
+    return found

@@ -51,7 +51,7 @@ UNUSABLE = (
     "--debug."
 )
 EXAMPLES = "examples.json"
-"""Rows that the report shows with their predictions."""
+"""Rows and batches that the report shows, with the predictions for them."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html", "folds.json")
 """What a folder with a run, or with the runs of folds, has in it."""
 
@@ -157,10 +157,10 @@ class Run:
         return read_events(self.events_path)
 
     @property
-    def examples(self) -> list[dict[str, Any]]:
-        """Return a few validation rows with what is predicted for them, of tasks that show some."""
+    def examples(self) -> dict[str, Any]:
+        """Return the rows and batches that the report shows, with what is predicted for them."""
         path = self.path / EXAMPLES
-        return read_json(path, list[dict[str, Any]]) if path.is_file() else []
+        return read_json(path, dict[str, Any]) if path.is_file() else {}
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -244,11 +244,31 @@ class Run:
         """Return the trained model."""
         return self.load()[0]
 
+    def predictions(self, data: Any = None) -> Any:
+        """Return predictions beside the columns of their rows: a DataFrame where pandas is
+        installed, else a pyarrow Table. By default for the validation rows."""
+        from surefit.results import predictions
+
+        return predictions(self, data)
+
+    def worst(self, count: int = 20, data: Any = None) -> Any:
+        """Return the validation rows with the highest loss, the highest first, as `predictions`
+        returns rows; or those of `data`."""
+        from surefit.results import worst
+
+        return worst(self, count, data)
+
+    def _repr_html_(self) -> str:
+        """Return the report of the run, as notebooks show it."""
+        from surefit.report.page import as_frame, render
+
+        return as_frame(render(self))
+
     def discard(self) -> None:
         """Take back the folder of a run that could not begin; what was trained is kept."""
         if self.history or self.has_model:
             return
-        for name in (*BEGINNING, "events.jsonl", "report.html"):
+        for name in (*BEGINNING, "events.jsonl", "report.html", EXAMPLES):
             files.remove_file(self.path / name)
         for folder in (self.checkpoints, self.path):
             if not any(folder.iterdir()):

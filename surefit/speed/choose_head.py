@@ -1,17 +1,20 @@
-"""Chooses a sparse head for a model by comparing it with the full head on a few real tokens."""
+"""Where a model's logits are computed: the sparse heads that it may have, and the chosen one.
+
+`plan/layout.py` tries them on a few real tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from surefit.core.float64 import to_float64
-from surefit.speed.numerics import preserved_state, relative_difference, tolerance_of
+from surefit.speed.numerics import relative_difference, tolerance_of
 from surefit.speed.sparse_head import LogitTransform, SparseHead, find_tied
 
 CHUNK_BYTES = 64 * 2**20
@@ -26,38 +29,6 @@ def find_output_embedding(module: nn.Module) -> nn.Module | None:
     except (NotImplementedError, AttributeError):  # the model has none
         return None
     return embedding if isinstance(embedding, nn.Module) else None
-
-
-def choose_head(
-    module: nn.Module,
-    run: Callable[[Mapping[str, Any]], Any],
-    batch: Mapping[str, Any],
-    by_token: bool = False,
-) -> tuple[SparseHead | None, str]:
-    """Return the fastest head with the loss and gradients of the full one, or None and the reason.
-
-    `run(batch)` calls the model as training does; `batch` lists its labelled tokens. `by_token` is
-    whether the log-probability of each of them is needed.
-    """
-    embedding = find_output_embedding(module)
-    if embedding is None:
-        return None, "the model has no output embedding"
-    with preserved_state(module):
-        try:
-            full = _FullHead(module, embedding, run, batch)
-        except _UnreachableError as error:
-            return None, str(error)
-        gathered = SparseHead(embedding, by_token=by_token)
-        if not full.matches(gathered):
-            return None, "its logits at selected positions differ from those of whole rows"
-        transform = full.find_transform()
-        if transform is None or type(embedding) is not nn.Linear:  # such as one with an adapter
-            return gathered, ""
-        chunked = replace(gathered, transform=transform, chunk=chunk_size(embedding))
-        if not full.matches(chunked):
-            return gathered, ""
-        shared = replace(chunked, tied=find_tied(module, embedding))
-        return (shared if _may_share(chunked, shared, run, batch) else chunked), ""
 
 
 def chunk_size(embedding: Any) -> int:
@@ -88,18 +59,8 @@ class HeadChoice:
     """Why the full head is used."""
 
 
-def as_choice(head: SparseHead | None, why: str = "") -> HeadChoice:
-    """Return the choice of a head, or of the full one and the reason."""
-    if head is None:
-        return HeadChoice("all", reason=why or None)
-    if head.transform is None:
-        return HeadChoice("labelled")
-    tied, transform = head.tied is not None, head.transform
-    return HeadChoice("labelled", head.chunk, transform.factor, transform.cap, tied)
-
-
 def from_choice(module: nn.Module, choice: HeadChoice) -> SparseHead | None:
-    """Return the head that was chosen, without testing it again."""
+    """Return the head that was chosen; None for the full one."""
     embedding = find_output_embedding(module)
     if choice.positions == "all" or embedding is None:
         return None
@@ -110,109 +71,64 @@ def from_choice(module: nn.Module, choice: HeadChoice) -> SparseHead | None:
     return SparseHead(embedding, transform, choice.chunk, tied)
 
 
-def _may_share(
-    chunked: SparseHead, shared: SparseHead, run: Callable[..., Any], batch: Mapping[str, Any]
-) -> bool:
-    """Whether head and lookup may share a gradient: the result is the same through the model."""
-    if shared.tied is None or not shared.tied.weight.requires_grad:
-        return False
-    separate, together = (
-        torch.autograd.grad(head(lambda: run(batch), batch).total, shared.tied.weight)[0]
-        for head in (chunked, shared)
-    )
-    return _same(together, separate)
+@contextmanager
+def noting_logits(module: nn.Module) -> Iterator[list[Any]]:
+    """While the block runs, note what the output embedding returns in each of its calls."""
+    noted: list[Any] = []
+    embedding = find_output_embedding(module)
+    if embedding is None:
+        yield noted
+        return
+    with embedding.register_forward_hook(lambda *given: noted.append(given[2])):
+        yield noted
 
 
-class _UnreachableError(Exception):
-    """The logits do not come from the output embedding."""
+def possible_heads(
+    module: nn.Module, noted: Sequence[Any], logits: Any, num_tokens: int
+) -> tuple[HeadChoice, ...]:
+    """Return the heads to try, the fastest first; the last is the full one, with the reason for it.
+
+    `noted` is what the output embedding returned for a batch of padded rows, and `logits` what the
+    model made of it.
+    """
+    embedding = find_output_embedding(module)
+    if embedding is None:
+        return (HeadChoice("all", reason="the model has no output embedding"),)
+    if len(noted) != 1 or logits is None:
+        reason = "its logits are not computed by its output embedding alone"
+        return (HeadChoice("all", reason=reason),)
+    if any(each[..., 0].numel() != num_tokens for each in (logits, noted[0])):
+        reason = "the number of its logits differs from the number of tokens"
+        return (HeadChoice("all", reason=reason),)
+    reason = "its logits at selected positions differ from those of whole rows"
+    others = HeadChoice("labelled"), HeadChoice("all", reason=reason)
+    transform = _find_transform(module, noted[0], logits)
+    if transform is None or type(embedding) is not nn.Linear:  # such as one with an adapter
+        return others
+    chunked = HeadChoice("labelled", chunk_size(embedding), transform.factor, transform.cap)
+    tied = find_tied(module, embedding)
+    if tied is None or not tied.weight.requires_grad:
+        return chunked, *others
+    return replace(chunked, tied=True), chunked, *others
 
 
-class _FullHead:
-    """Loss and gradients of the full head from its input on, which a sparse head must match."""
-
-    def __init__(
-        self, module: nn.Module, embedding: nn.Module, run: Callable[..., Any], batch: Any
-    ) -> None:
-        self.module, self.embedding, self.run, self.batch = module, embedding, run, batch
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        hidden, raw, logits = self._trace()
-        if len(hidden) != 1 or logits is None:
-            raise _UnreachableError("its logits are not computed by its output embedding alone")
-        self.hidden = hidden[0]
-        self.raw, self.logits = raw[0].detach(), logits.detach()
-        labels, at = batch["labelled_targets"], batch["labelled_positions"]
-        rows = batch["labels"].numel()
-        if logits[..., 0].numel() != rows or self.hidden[..., 0].numel() != rows:
-            raise _UnreachableError("the number of its logits differs from the number of tokens")
-        flat = logits.reshape(-1, logits.shape[-1])
-        self.loss = cross_entropy(flat[at], labels, reduction="sum")
-        self.gradients = self._gradients(self.loss)
-        del flat
-        self.loss = self.loss.detach()
-        assert torch.is_grad_enabled()
-
-    def _trace(self) -> tuple[list[Any], list[Any], Any]:
-        """Run the model once; the head's input is detached, so gradients stop there."""
-        hidden: list[Any] = []
-        raw: list[Any] = []
-
-        def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            hidden.append(inputs[0].detach().requires_grad_())
-            return (hidden[-1], *inputs[1:])
-
-        def leave(module: nn.Module, inputs: Any, output: Any) -> None:
-            raw.append(output)
-
-        head = self.embedding
-        with head.register_forward_pre_hook(enter), head.register_forward_hook(leave):
-            outputs = self.run(self.batch)
-        return hidden, raw, getattr(outputs, "logits", None)
-
-    def _gradients(self, loss: Any) -> list[Any]:
-        wanted = [self.hidden, *self.parameters]
-        return list(torch.autograd.grad(loss, wanted, allow_unused=True))
-
-    def find_transform(self) -> LogitTransform | None:
-        """What turns the embedding's output into the logits, if it is a factor or a soft-cap."""
-        raw, logits = to_float64(self.raw), to_float64(self.logits)
-        if raw.shape != logits.shape:
-            return None
-        factor = float((raw * logits).sum() / (raw * raw).sum())
-        if abs(factor - 1) < 1e-6:
-            factor = 1.0
-        close = tolerance_of(self.logits).loss
-        if relative_difference(raw * factor, logits) <= close:
-            return LogitTransform(factor)
-        for cap in _caps(self.module):
-            if relative_difference(cap * (raw / cap).tanh(), logits) <= close:
-                return LogitTransform(1.0, cap)
+def _find_transform(
+    module: nn.Module, noted: torch.Tensor, logits: torch.Tensor
+) -> LogitTransform | None:
+    """What turns the embedding's output into the logits, if it is a factor or a soft-cap."""
+    raw, made = to_float64(noted.detach()), to_float64(logits.detach())
+    if raw.shape != made.shape:
         return None
-
-    def matches(self, head: SparseHead) -> bool:
-        """Return whether the sparse head gives the same loss and the same gradients."""
-
-        def enter(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (self.hidden, *inputs[1:])
-
-        try:
-            with self.embedding.register_forward_pre_hook(enter):
-                sparse = head(lambda: self.run(self.batch), self.batch)
-        except (RuntimeError, IndexError, ValueError, TypeError):  # the model needs all positions
-            return False
-        if sparse.count != len(self.batch["labelled_targets"]):
-            return False
-        close = tolerance_of(self.logits).loss
-        if relative_difference(sparse.total.detach(), self.loss) > close:
-            return False
-        found = self._gradients(sparse.total)
-        return all(_same(a, b) for a, b in zip(found, self.gradients, strict=True))
-
-
-def _same(found: Any, expected: Any) -> bool:
-    if found is None or expected is None:
-        other = found if expected is None else expected
-        return other is None or not bool(other.any())
-    return relative_difference(found, expected) <= tolerance_of(found, expected).gradients
+    factor = float((raw * made).sum() / (raw * raw).sum())
+    if abs(factor - 1) < 1e-6:
+        factor = 1.0
+    close = tolerance_of(logits).loss
+    if relative_difference(raw * factor, made) <= close:
+        return LogitTransform(factor)
+    for cap in _caps(module):
+        if relative_difference(cap * (raw / cap).tanh(), made) <= close:
+            return LogitTransform(1.0, cap)
+    return None
 
 
 def _caps(module: Any) -> list[float]:

@@ -5,7 +5,7 @@ tokens. Whatever the model does to its logits afterwards still applies ("gathere
 
 Where the model only scales or soft-caps its logits, they are computed for one chunk of tokens at
 a time and turned into the loss and its gradient, so all logits never exist at once ("chunked").
-`speed/choose_head.py` tests which of the two a model allows. Losses of whole answers, as in
+`plan/layout.py` tests which of the two a model allows. Losses of whole answers, as in
 preference tuning, need the log-probability of each token instead of their sum (`by_token`).
 
 Of tied embeddings, autograd would allocate two gradients of the weight's size, one from the head
@@ -14,7 +14,7 @@ and one from the lookup, which is nearly all zeros. Here the lookup adds its row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -44,6 +44,8 @@ class Chunks:
     size: int
     smoothing: float = 0.0
     """Share of each target that is spread over the vocabulary."""
+    by_token: bool = False
+    """Whether the log-probability of each token is kept, not only their sum."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,8 @@ class SparseHead:
             picked = hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
             if self.transform is None:
                 return (picked[None], *inputs[1:])
-            chunks = Chunks(self.transform, self.chunk, self.smoothing)
-            compute = chunked_log_probs if self.by_token else chunked_loss
-            known.append(compute(picked, module, labels, chunks, shared))
+            chunks = Chunks(self.transform, self.chunk, self.smoothing, self.by_token)
+            known.append(chunked_loss(picked, module, labels, chunks, shared))
             return (picked[None, :0], *inputs[1:])
 
         tied = self.tied if self.transform is not None else None
@@ -107,12 +108,66 @@ def chunked_loss(
     """
     training = torch.is_grad_enabled()  # always False inside an autograd function
     passed = shared if shared is not None and shared.looked_up else None
-    apply: Any = ChunkedCrossEntropy.apply
-    total, hits, plain = apply(
-        hidden, embedding.weight, embedding.bias, labels, chunks, training, passed
-    )
+    given = (hidden, embedding.weight, embedding.bias, labels, chunks, training, passed)
+    apply: Any = (ChunkedLogProbs if chunks.by_token else ChunkedCrossEntropy).apply
+    if chunks.by_token:
+        log_probs = apply(*given)
+        return LabelledLoss(-log_probs.sum(), None, len(labels), log_probs=log_probs)
+    total, hits, plain = apply(*given)
     hits, plain = (None, None) if training else (hits, plain if chunks.smoothing else None)
     return LabelledLoss(total, hits, len(labels), plain=plain)
+
+
+class Gradients:
+    """The gradients of hidden states, weight and bias that are wanted, added up over chunks."""
+
+    def __init__(
+        self,
+        wanted: Sequence[bool],
+        low: torch.dtype,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> None:
+        self.low, self.wide = low, torch.promote_types(low, torch.float32)
+        self.hidden, self.weight, self.bias = hidden, weight, bias
+        self.projection = weight.to(low)
+        self.of_hidden = torch.empty_like(hidden) if wanted[0] else None
+        self.of_weight, self.of_bias = (
+            torch.zeros_like(each, dtype=self.wide) if is_wanted and each is not None else None
+            for is_wanted, each in zip(wanted[1:], (weight, bias), strict=True)
+        )
+
+    def chunks(self, chunks: Chunks) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor | None]]:
+        """Yield the tokens of each chunk, their logits, and the slope of their soft-cap."""
+        for start in range(0, len(self.hidden), chunks.size):
+            piece = slice(start, start + chunks.size)
+            logits = self.hidden[piece].to(self.low) @ self.projection.T
+            if self.bias is not None:
+                logits += self.bias.to(self.low)
+            logits = logits.to(self.wide)
+            yield piece, logits, _apply_transform(logits, chunks.transform)
+
+    def add(self, piece: slice, full: torch.Tensor) -> None:
+        """Add what the gradient of a chunk's raw logits gives."""
+        gradient = full.to(self.low)
+        if self.of_hidden is not None:
+            self.of_hidden[piece] = gradient @ self.projection
+        if self.of_weight is not None:
+            _add_product(self.of_weight, gradient, self.hidden[piece].to(self.low))
+        if self.of_bias is not None:
+            self.of_bias += full.sum(0)
+
+    def cast(self) -> list[torch.Tensor | None]:
+        """Return them in the precision of what they are of."""
+        return [self.of_hidden, _cast(self.of_weight, self.weight), _cast(self.of_bias, self.bias)]
+
+
+def _pass_on(ctx: Any, gradients: list[Any]) -> tuple[Any, ...]:
+    """Return gradients by argument; that of a shared weight goes to the lookup."""
+    if ctx.shared is not None:
+        ctx.shared.gradient, gradients[1] = gradients[1], None
+    return (*gradients, *[None] * 4)
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -120,94 +175,36 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Any, ...]:
-        *inputs, training, ctx.shared = given
+        hidden, weight, bias, labels, chunks, training, ctx.shared = given
         wanted = tuple(training and needed for needed in ctx.needs_input_grad[:3])
-        total, hits, plain, *gradients = _loss_and_gradients(wanted, *inputs)
-        ctx.gradients = gradients
+        low, smoothing = lower_precision(hidden) or weight.dtype, chunks.smoothing
+        found = Gradients(wanted, low, hidden, weight, bias)
+        plain = torch.zeros((), dtype=found.wide, device=hidden.device)
+        spread = torch.zeros_like(plain)
+        hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
+        with _products(hidden):
+            for piece, logits, slope in found.chunks(chunks):
+                targets = labels[piece]
+                if not any(wanted):
+                    hits += (logits.argmax(-1) == targets).sum()
+                own, over_all = _softmax_loss(logits, targets, spread=bool(smoothing))
+                plain += own
+                spread += over_all
+                if not any(wanted):
+                    continue
+                logits[torch.arange(len(targets), device=logits.device), targets] -= 1 - smoothing
+                if smoothing:
+                    logits -= smoothing / logits.shape[-1]
+                found.add(piece, _through_transform(logits, slope, chunks))
+        ctx.gradients = found.cast()
         ctx.mark_non_differentiable(hits, plain)
-        return total, hits, plain
+        return (1 - smoothing) * plain + smoothing * spread, hits, plain
 
     @staticmethod
     def backward(ctx: Any, *above: Any) -> tuple[Any, ...]:
         scaled = [None if g is None else g.mul_(above[0]) for g in ctx.gradients]
         ctx.gradients = None
-        if ctx.shared is not None:
-            ctx.shared.gradient, scaled[1] = scaled[1], None
-        return (*scaled, *[None] * 4)
-
-
-def _loss_and_gradients(
-    wanted: tuple[bool, ...],
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    labels: torch.Tensor,
-    chunks: Chunks,
-) -> tuple[Any, ...]:
-    """Loss, hits, loss without smoothing, and the wanted gradients of hidden, weight and bias."""
-    transform, smoothing = chunks.transform, chunks.smoothing
-
-    device = "cpu" if hidden.is_meta else hidden.device.type  # the meta device has no autocast
-    low = lower_precision(hidden) or weight.dtype
-    projection = weight.to(low)
-    wide = torch.promote_types(low, torch.float32)
-    grad_hidden = torch.empty_like(hidden) if wanted[0] else None
-    grad_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
-    grad_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] and bias is not None else None
-    plain = torch.zeros((), dtype=wide, device=hidden.device)
-    spread = torch.zeros_like(plain)
-    hits = torch.zeros((), dtype=torch.int64, device=hidden.device)
-    with torch.autocast(device, enabled=False):
-        for start in range(0, len(labels), chunks.size):
-            piece = slice(start, start + chunks.size)
-            part, targets = hidden[piece].to(low), labels[piece]
-            logits = part @ projection.T
-            if bias is not None:
-                logits += bias.to(low)
-            logits = logits.to(wide)
-            slope = _apply_transform(logits, transform)
-            if not any(wanted):
-                hits += (logits.argmax(-1) == targets).sum()
-            own, over_all = _softmax_loss(logits, targets, spread=bool(smoothing))
-            plain += own
-            spread += over_all
-            if not any(wanted):
-                continue
-            logits[torch.arange(len(targets), device=logits.device), targets] -= 1 - smoothing
-            if smoothing:
-                logits -= smoothing / logits.shape[-1]
-            if slope is not None:
-                logits *= slope
-            if transform.factor != 1.0:
-                logits *= transform.factor
-            gradient = logits.to(low)
-            if grad_hidden is not None:
-                grad_hidden[piece] = gradient @ projection
-            if grad_weight is not None:
-                _add_product(grad_weight, gradient, part)
-            if grad_bias is not None:
-                grad_bias += logits.sum(0)
-    total = (1 - smoothing) * plain + smoothing * spread
-    return total, hits, plain, grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)
-
-
-def chunked_log_probs(
-    hidden: torch.Tensor,
-    embedding: Any,
-    labels: torch.Tensor,
-    chunks: Chunks,
-    shared: SharedGradient | None = None,
-) -> LabelledLoss:
-    """Log-probability of each label, from `hidden` (N, H) projected to the vocabulary in chunks.
-
-    With `shared`, the weight's gradient is passed to the lookup of the tied input embedding.
-    """
-    training = torch.is_grad_enabled()  # always False inside an autograd function
-    passed = shared if shared is not None and shared.looked_up else None
-    apply: Any = ChunkedLogProbs.apply
-    given = (hidden, embedding.weight, embedding.bias, labels, chunks, training, passed)
-    log_probs = apply(*given)
-    return LabelledLoss(-log_probs.sum(), None, len(labels), log_probs=log_probs)
+        return _pass_on(ctx, scaled)
 
 
 class ChunkedLogProbs(torch.autograd.Function):
@@ -222,23 +219,21 @@ class ChunkedLogProbs(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> Any:
         hidden, weight, bias, labels, chunks, training, ctx.shared = given
         wanted = ctx.needs_input_grad[:3] if training else (False,) * 3
-        low = lower_precision(hidden) or weight.dtype
-        wide = torch.promote_types(low, torch.float32)
-        ctx.chunks, ctx.low, ctx.has_weight = chunks, low, any(wanted[1:])
-        log_probs = torch.empty(len(labels), dtype=wide, device=hidden.device)
-        slopes = torch.empty_like(hidden) if wanted[0] and not ctx.has_weight else None
+        ctx.chunks, ctx.has_weight = chunks, any(wanted[1:])
+        ctx.low = lower_precision(hidden) or weight.dtype
+        is_kept = wanted[0] and not ctx.has_weight
+        found = Gradients((is_kept, False, False), ctx.low, hidden, weight, bias)
+        log_probs = torch.empty(len(labels), dtype=found.wide, device=hidden.device)
         with _products(hidden):
-            projection = weight.to(low)
-            for piece, logits, slope in _chunk_logits(hidden, projection, bias, chunks):
+            for piece, logits, slope in found.chunks(chunks):
                 targets = labels[piece, None]
                 logits -= logits.amax(-1, keepdim=True)
                 picked = logits.gather(1, targets)
                 sums = logits.exp_().sum(-1, keepdim=True)
                 log_probs[piece] = (picked - sums.log())[:, 0]
-                if slopes is not None:
-                    gradient = _log_prob_slope(logits.div_(sums), targets, slope, chunks)
-                    slopes[piece] = (gradient.to(low) @ projection).to(slopes.dtype)
-        kept = (slopes,) if slopes is not None else (hidden, weight, bias, labels)
+                if is_kept:
+                    found.add(piece, _log_prob_slope(logits.div_(sums), targets, slope, chunks))
+        kept = (found.of_hidden,) if is_kept else (hidden, weight, bias, labels)
         ctx.save_for_backward(*(kept if any(wanted) else ()))
         return log_probs
 
@@ -248,28 +243,18 @@ class ChunkedLogProbs(torch.autograd.Function):
         if not ctx.has_weight:
             (slopes,) = ctx.saved_tensors
             return (slopes * above[:, None].to(slopes.dtype), *[None] * 6)
-        hidden, weight, bias, labels = ctx.saved_tensors
-        wanted, low, wide = ctx.needs_input_grad[:3], ctx.low, above.dtype
-        grad_hidden = torch.empty_like(hidden) if wanted[0] else None
-        grad_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=wide) if wanted[2] else None
-        with _products(hidden):
-            projection = weight.to(low)
-            for piece, logits, slope in _chunk_logits(hidden, projection, bias, ctx.chunks):
+        *of, labels = ctx.saved_tensors
+        found = Gradients(ctx.needs_input_grad[:3], ctx.low, *of)
+        with _products(of[0]):
+            for piece, logits, slope in found.chunks(ctx.chunks):
                 targets = labels[piece, None]
                 full = _log_prob_slope(logits.softmax(-1), targets, slope, ctx.chunks)
-                full *= above[piece, None]
-                gradient = full.to(low)
-                if grad_hidden is not None:
-                    grad_hidden[piece] = (gradient @ projection).to(hidden.dtype)
-                if grad_weight is not None:
-                    _add_product(grad_weight, gradient, hidden[piece].to(low))
-                if grad_bias is not None:
-                    grad_bias += full.sum(0)
-        scaled = [grad_hidden, _cast(grad_weight, weight), _cast(grad_bias, bias)]
-        if ctx.shared is not None:
-            ctx.shared.gradient, scaled[1] = scaled[1], None
-        return (*scaled, *[None] * 4)
+                found.add(piece, full.mul_(above[piece, None]))
+        return _pass_on(ctx, found.cast())
+
+
+def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
+    return gradient if gradient is None or like is None else gradient.to(like.dtype)
 
 
 def _products(hidden: torch.Tensor) -> Any:
@@ -278,35 +263,24 @@ def _products(hidden: torch.Tensor) -> Any:
     return torch.autocast(device, enabled=False)
 
 
-def _chunk_logits(
-    hidden: torch.Tensor, projection: torch.Tensor, bias: torch.Tensor | None, chunks: Chunks
-) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor | None]]:
-    """Yield the tokens of each chunk, their logits, and the slope of their soft-cap."""
-    low = projection.dtype
-    for start in range(0, len(hidden), chunks.size):
-        piece = slice(start, start + chunks.size)
-        logits = hidden[piece].to(low) @ projection.T
-        if bias is not None:
-            logits += bias.to(low)
-        logits = logits.to(torch.promote_types(low, torch.float32))
-        yield piece, logits, _apply_transform(logits, chunks.transform)
-
-
 def _log_prob_slope(
     probabilities: torch.Tensor, targets: torch.Tensor, slope: torch.Tensor | None, chunks: Chunks
 ) -> torch.Tensor:
     """Return the gradient of each target's log-probability by the raw logits, in place."""
     gradient = probabilities.neg_()
     gradient.scatter_add_(1, targets, torch.ones_like(targets, dtype=gradient.dtype))
+    return _through_transform(gradient, slope, chunks)
+
+
+def _through_transform(
+    gradient: torch.Tensor, slope: torch.Tensor | None, chunks: Chunks
+) -> torch.Tensor:
+    """Return the gradient by the raw logits of one by the logits, in place."""
     if slope is not None:
         gradient *= slope
     if chunks.transform.factor != 1.0:
         gradient *= chunks.transform.factor
     return gradient
-
-
-def _cast(gradient: torch.Tensor | None, like: torch.Tensor | None) -> torch.Tensor | None:
-    return gradient if gradient is None or like is None else gradient.to(like.dtype)
 
 
 def _apply_transform(logits: torch.Tensor, transform: LogitTransform) -> torch.Tensor | None:

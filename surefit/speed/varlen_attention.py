@@ -76,8 +76,10 @@ def _registered_name(kernel: str) -> str:
 
 
 def restore_attention(module: Any) -> None:
-    """Switch the model back to SDPA."""
-    find_pretrained(module).set_attn_implementation("sdpa")
+    """Switch a model with varlen attention back to SDPA."""
+    base = find_pretrained(module)
+    if base is not None and base.config._attn_implementation.startswith(NAME):
+        base.set_attn_implementation("sdpa")
 
 
 @contextmanager
@@ -157,7 +159,7 @@ def find_attention_limit(module: Any, longest: int) -> tuple[str, int] | None:
 
     A setting may be the whole window or half of it, as `local_attention` is in ModernBERT.
     """
-    config = find_pretrained(module).config
+    config = getattr(find_pretrained(module), "config", None)
     found = [
         (name, value)
         for each in (config, getattr(config, "text_config", None))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from surefit.batches.collate import starts_in_time
+from surefit.batches.field import starts_in_time
 from surefit.errors import UsageError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.own_columns import mask_of

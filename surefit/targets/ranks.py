@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import ClassLabels, ClassName, FittedTarget
+from surefit.inputs.encoder_state import ClassLabels, ClassName, FittedTarget, as_fitted
 from surefit.inputs.row_input import Row
 from surefit.inputs.store import Store
 from surefit.targets import classes
@@ -77,7 +77,7 @@ def fit_ranks(rows: Iterable[Row], encoder: Encoder) -> tuple[FittedTarget, list
             fix="Choose a column with one class per row, or a classification task.",
             column=column,
         )
-    names, source = order_names(found, encoder.settings.label_order, column)
+    names, source = order_names(found, encoder.settings.labels.order, column)
     if len(names) < FEWEST:
         raise UNKNOWN_ORDER.error(
             f"column {column!r} has {len(names)} classes; the order of fewer than {FEWEST} says "
@@ -252,7 +252,7 @@ def rank_baselines(train: Store | None, validation: Store, encoder: Encoder) -> 
     found = class_baselines(train, validation, encoder, rank_figures)
     if not found:
         return found
-    counts = np.cumsum(classes.class_labels(encoder).counts)
+    counts = np.cumsum(as_fitted(encoder.target.classes).counts)
     median = int(np.searchsorted(counts, counts[-1] / 2))
     labels = validation.values("labels")
     middle = rank_figures(np.full(len(labels), median), labels, len(counts))

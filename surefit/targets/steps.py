@@ -82,7 +82,7 @@ def choose_labels(
     first: Sequence[Mapping[str, Any]], encoder: Encoder
 ) -> tuple[bool, list[Finding]]:
     """Return whether the labels are of steps, as the first rows decide it, and a note about it."""
-    asked = encoder.settings.step_labels
+    asked = encoder.settings.labels.by
     decided, why = asked == "step", ""
     if asked is None and not are_vectors(encoder):
         decided, why = _decide([each for row in first for each in _sizes(row, encoder)])

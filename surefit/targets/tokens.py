@@ -69,7 +69,10 @@ def label_next_tokens(tokens: TokenSequence, row: Mapping[str, Any], encoder: En
     if encoder.predicting or labels is None:
         labels = np.full_like(ids, IGNORE_INDEX)
     if not encoder.predicting and tokens.labels is None:
-        learned = None if encoder.settings.loss_on == "all" else tokens.answers
+        loss_on = encoder.settings.loss_on
+        learned = None if loss_on == "all" else tokens.answers
+        if learned is not None and loss_on == "last":
+            learned = learned[-1:]
         for start, stop in [(0, len(ids))] if learned is None else learned:
             labels[start:stop] = ids[start:stop]
     columns: dict[str, Any] = {"input_ids": ids, "labels": labels}

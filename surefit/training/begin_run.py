@@ -17,19 +17,17 @@ from surefit.findings import rule
 from surefit.inputs.templates import is_file_name
 from surefit.plan.plan import Plan
 from surefit.processes import from_main, gather, host_name, is_main, name_process, num_processes
-from surefit.report.examples import make_examples
+from surefit.report.examples import begin_examples, make_examples
 from surefit.report.page import write_report
-from surefit.run.run_folder import Run, create_run
+from surefit.run.run_folder import EXAMPLES, Run, create_run
 from surefit.speed.precision import resolve_precision
 from surefit.user_code.named_code import code_names, names_of
 from surefit.user_code.run_code import CodeRecord, files_of, hash_folder, remember
 
 
 def begin_run(plan: Plan, run_id: str, folder: Path) -> Run:
-    """Make the folder of a run with the resolved config and the plan.
-
-    Where rows are augmented, the report that shows some of them is written before training.
-    """
+    """Make the folder of a run with the resolved config, the plan and the report of what is
+    trained on."""
     assert plan.task is not None
     assert plan.job is not None
     examples = make_examples(plan.job)
@@ -41,8 +39,8 @@ def begin_run(plan: Plan, run_id: str, folder: Path) -> Run:
         **({"examples": examples} if examples else {}),
     }
     run = create_run(folder, resolve_config(plan, folder), stored, plan.task)
-    if examples:
-        write_report(run)
+    files.write_json(folder / EXAMPLES, begin_examples(plan.job))
+    write_report(run)
     return run
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,7 @@ from surefit.request import PythonObjects, Request
 from surefit.run.run_folder import Run, choose_folder, open_run
 from surefit.training.resume import resume_run
 from surefit.training.run import start_run
-from surefit.training.work import Listeners
-
-Show = Callable[[str], AbstractContextManager[Listeners]]
-"""Shows one run under a title."""
+from surefit.training.work import Show
 
 
 @dataclass(frozen=True)

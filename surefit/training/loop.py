@@ -159,6 +159,7 @@ def train(engine: Engine, job: Job, feed: Feed, pace: Pace, hooks: Hooks, state:
                 "lr": base_lrs[0] * rate,
                 "tokens": state.tokens,
                 "seconds": time.perf_counter() - began,
+                **({} if norm is None else {"grad_norm": float(norm)}),
                 **({"skipped": True} if fault or overflowed else {}),
             }
         )

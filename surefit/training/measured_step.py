@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,23 +92,17 @@ def measure_step(plan: Plan, engine: Engine, *, fresh: bool) -> Fit:
     fresh = fresh and (passed is None or (isinstance(passed, MakeNamed) and passed.is_fresh))
     backward, optimizer = engine.accelerator.backward, engine.plain_optimizer
     bounded = MemoryGuard(fit.limit).is_active
-    proof = None
+    proved = None
     with nullcontext() if engine.is_sharded else together("measuring the largest micro-batch"):
         with suppress(NotEnoughMemoryError):
-            proof = prove(job, backward, optimizer, fresh=fresh, bounded=bounded)
-        if proof is None:
+            proved = prove(job, fit, backward, optimizer, fresh=fresh, bounded=bounded)
+        if proved is None:
             gc.collect()  # the tensors of the step that failed, before options are traced
             raise FindingError(refuse(fit, job, None)[1])
         if engine.is_sharded:  # all refuse, or none
-            proof = replace(proof, peak_bytes=max(gather(proof.peak_bytes)))
-        proved = replace(
-            fit,
-            measured_bytes=proof.peak_bytes,
-            step_seconds=proof.step_seconds,
-            total_seconds=proof.total_seconds,
-        )
+            proved = replace(proved, measured_bytes=max(gather(proved.measured_bytes or 0)))
         if proved.fits is False:
-            raise FindingError(refuse(proved, job, proof.peak_bytes)[1])
+            raise FindingError(refuse(proved, job, proved.measured_bytes)[1])
     reducer = getattr(engine.model, "reducer", None)
     if reducer is not None:  # DDP took the measured gradients for those of the first step
         reducer._reset_state()
@@ -126,24 +120,18 @@ class NotEnoughMemoryError(Exception):
     """The measured step ran out of memory."""
 
 
-@dataclass(frozen=True)
-class Proof:
-    """Measured peak memory and time of a step, and the time of the run predicted from it."""
-
-    peak_bytes: int
-    step_seconds: float
-    total_seconds: float
-
-
 def prove(
     job: Job,
+    fit: Fit,
     backward: Callable[[Any], None],
     optimizer: Any,
     *,
     fresh: bool,
     bounded: bool = False,
-) -> Proof:
-    """Measure the largest and a median micro-batch; raises NotEnoughMemoryError.
+) -> Fit:
+    """Return the fit with the measured peak and time of a step, and the time of the run from it.
+
+    The largest and a median micro-batch are run; raise NotEnoughMemoryError if that fails.
 
     `fresh` means that the optimizer is surefit's own and has no state yet. Its state is created for
     the step, so that the peak is that of later steps, and cleared afterwards. `bounded` means that
@@ -171,7 +159,10 @@ def prove(
     fewer = int(np.median(job.batches.positions()))
     slope, fixed = _line(fewer, median_whole, most, whole)
     total = total_seconds(job, slope, fixed, forward / most, update_seconds, token_seconds)
-    return Proof(_peak_bytes(), whole * job.batches.grad_accum + update_seconds, total)
+    step_seconds = whole * job.batches.grad_accum + update_seconds
+    return replace(
+        fit, measured_bytes=_peak_bytes(), step_seconds=step_seconds, total_seconds=total
+    )
 
 
 def _line(fewer: int, less: float, most: int, more: float) -> tuple[float, float]:

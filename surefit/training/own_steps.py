@@ -13,7 +13,6 @@ from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import StepBatches, Sums
 from surefit.speed.clipping import make_clipper
 from surefit.training.engine import Engine
-from surefit.training.schedule import lr_by_step
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +33,7 @@ def factors_by_part(job: Job, spans: Sequence[tuple[int, int]]) -> Factors:
     """Return the learning rate factor of each step, by optimizer; empty for usual steps."""
     own = job.pipeline.loss
     parts = own.parts_of if isinstance(own, OwnStep) else {}
-    return {name: lr_by_step(spans, each.warmup, each.schedule) for name, each in parts.items()}
+    return {name: each.schedule.by_step(spans) for name, each in parts.items()}
 
 
 def take_own_step(

@@ -31,6 +31,7 @@ from surefit.plan.plan import Plan
 from surefit.processes import gather, is_main, num_processes, process_index
 from surefit.progress import Progress, silent
 from surefit.speed.numerics import preserved_state
+from surefit.speed.precision import lower_dtype
 from surefit.targets.pairs import REFERENCE, WITH_REFERENCE, read_answers
 from surefit.training.watches import fingerprint as number_of
 
@@ -189,16 +190,23 @@ def digest(module: nn.Module) -> str:
     """Return a digest of all weights, whatever their names; without new adapters, which add 0."""
     weights: Mapping[str, Any] = module.state_dict()
     adds = any(".lora_B" in name and bool(value.any()) for name, value in weights.items())
-    counted = [
+    counted = {  # each value once: peft names some of them twice
         f"{number_of(value)} {tuple(value.shape)}"
         for name, value in weights.items()
         if hasattr(value, "shape") and value.numel() and (adds or not _is_new(name))
-    ]
+    }
     return str(hash_bytes("\n".join(sorted(counted)).encode()))
 
 
+NEW_WEIGHTS = (
+    *(".lora_A", ".lora_B", ".lora_magnitude_vector"),
+    *(".modules_to_save.", ".trainable_tokens_"),
+)
+"""Parts of the names of weights that peft adds, which begin as nothing or as copies."""
+
+
 def _is_new(name: str) -> bool:
-    return any(part in name for part in (".lora_A", ".lora_B", ".lora_magnitude_vector"))
+    return any(part in name for part in NEW_WEIGHTS)
 
 
 def evaluated_with_reference(
@@ -225,7 +233,8 @@ def evaluated_with_reference(
             made.append(_begin_again(run, pipeline, known))
         return made[0]
 
-    reference = _Late(pipeline, _dtype(run), known.weights, config.micro_batch_rows, begun)
+    dtype = lower_dtype(run.plan.get("precision", config.precision))
+    reference = _Late(pipeline, dtype, known.weights, config.micro_batch_rows, begun)
     store = reference.column(store, progress)
     return replace(pipeline, fields={**pipeline.fields, **FIELDS}), store
 
@@ -240,13 +249,6 @@ class _Late(Reference):
         """Compute the log-probabilities of both answers of some rows: (N, 2)."""
         of_model = Reference(self.begun(), self.dtype, self.weights, self.batch_size)
         return of_model.values(store, rows)
-
-
-def _dtype(run: Run) -> torch.dtype | None:
-    import torch
-
-    precision = run.plan.get("precision", run.config.precision)
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 def _begin_again(run: Run, pipeline: Pipeline, known: Known) -> Pipeline:

@@ -32,7 +32,7 @@ from surefit.run.events import Event, event_writer
 from surefit.run.run_folder import Run
 from surefit.training.begin_run import begin_run
 from surefit.training.engine import Engine
-from surefit.training.failures import as_disk_failure
+from surefit.training.guards import as_disk_failure
 from surefit.training.measured_step import create_optimizer_state
 from surefit.training.saving import gather_model
 from surefit.training.watches import fingerprint
@@ -182,10 +182,9 @@ def _model(stage: Stage) -> None:
 
 
 def _report(stage: Stage) -> None:
-    """Write the report; the curves, which need a second for their library, only where all is."""
-    if stage.is_whole:
-        step = {"event": "step", "step": 1, "epoch": 1, "loss": 1.0, "lr": 0.0, "tokens": 1}
-        _emit(stage, {**step, "seconds": 0.0})
+    """Write the report with the curves of a step."""
+    step = {"event": "step", "step": 1, "epoch": 1, "loss": 1.0, "lr": 0.0, "tokens": 1}
+    _emit(stage, {**step, "seconds": 0.0})
     write_report(stage.run)
 
 

@@ -17,6 +17,7 @@ from surefit.core.foreign import read_json
 from surefit.data.cache import use_cache
 from surefit.errors import UsageError
 from surefit.findings import Finding, note, rule
+from surefit.models.learning_rate import Schedule
 from surefit.pipeline.pipeline import Job
 from surefit.pipeline.step import Place, Rows, StepBatches, add_gradients
 from surefit.plan.plan import Plan
@@ -34,12 +35,12 @@ from surefit.run.run_folder import Run
 from surefit.speed.clipping import make_clipper
 from surefit.speed.numerics import deterministic_algorithms
 from surefit.training.engine import Engine
-from surefit.training.failures import show_rows
+from surefit.training.guards import show_rows
 from surefit.training.loop import Hooks, Pace, find_nonfinite, seed_step, train
 from surefit.training.own_steps import factors_by_part
 from surefit.training.resume import plan_of_run, spread_steps
 from surefit.training.run import open_engine, refuse_errors
-from surefit.training.schedule import lr_by_step, make_feed, places, split_share
+from surefit.training.schedule import make_feed, places, split_share
 
 NO_OBJECTS = PythonObjects()
 Trial = Callable[[Sequence[Rows]], str]
@@ -68,7 +69,7 @@ class Replay:
         pace = Pace(
             step,
             clip=config.clip,
-            lr_factor=lr_by_step(spans, config.warmup, config.schedule),
+            lr_factor=Schedule.of(config).by_step(spans),
             lr_by_part=factors_by_part(job, spans),
             skips_nonfinite=config.on_nonfinite == "skip",
         )

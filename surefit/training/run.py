@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,10 @@ from surefit.core.locks import lock_run
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
 from surefit.memory.process_memory import MemoryGuard
+from surefit.models.learning_rate import Schedule
+from surefit.models.optimizer import averaged_weights
 from surefit.models.pretrained import OVER_THIS_MACHINE
-from surefit.pipeline.evaluation import EvaluationSettings
+from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
 from surefit.pipeline.open_pipeline import Parallel
 from surefit.pipeline.own_step import OwnStep
 from surefit.plan.disk import fit_on_disk
@@ -53,8 +54,8 @@ from surefit.training.engine import (
     shard,
     with_shards,
 )
-from surefit.training.failures import bundle_failure
 from surefit.training.guards import (
+    bundle_failure,
     finish_saving,
     keep_good_model,
     report_stops,
@@ -63,7 +64,6 @@ from surefit.training.guards import (
 )
 from surefit.training.loop import Hooks, Pace, note_evaluation, train_rows
 from surefit.training.measured_step import measure_step, needs_measuring
-from surefit.training.observers import judge_best_step, write_events
 from surefit.training.own_steps import factors_by_part
 from surefit.training.reference import check_reference, with_reference
 from surefit.training.rehearse import rehearse
@@ -73,8 +73,9 @@ from surefit.training.saving import (
     resume_extended,
     save_model_of_step,
 )
-from surefit.training.schedule import lr_by_step, make_feed
-from surefit.training.work import SILENT, Guard, Listeners, Watch, Work, guarded
+from surefit.training.schedule import make_feed
+from surefit.training.watches import judge_best_step, write_events
+from surefit.training.work import SILENT, Guard, Listeners, Show, Watch, Work, guarded
 
 if TYPE_CHECKING:
     from surefit.training.folds import FoldRuns
@@ -92,7 +93,7 @@ GUARDS: tuple[Guard, ...] = (
 
 def train_request(
     request: Request,
-    show: Callable[[str], AbstractContextManager[Listeners]],
+    show: Show,
     resume: str | Path | None,
     named: set[str],
     trusted: Sequence[str],
@@ -202,7 +203,13 @@ def _train_steps(work: Work) -> None:
     evaluate, pace, emit = None, _pace(work), work.watch.emit
     if len(job.validation):
         settings, progress = EvaluationSettings.of(config), work.listeners.progress
-        evaluate = partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
+
+        plain = partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
+
+        def evaluate() -> Evaluation:
+            with averaged_weights(job.pipeline.module, engine.plain_optimizer):
+                return plain()
+
     if config.eval_at_start and state.step == 0 and evaluate is not None:
         note_evaluation(evaluate(), 0, 0, pace, State(), emit)
     hooks = Hooks(
@@ -223,6 +230,8 @@ def _finish(work: Work) -> Run:
     plan, run, state, engine = work.plan, work.run, work.state, work.engine
     assert plan.task is not None
     best = state.best_step if state.best_step != state.step else None
+    if plan.config.ema is not None:  # the average is read from the checkpoint
+        best = state.best_step or state.step
     save_model_of_step(plan, run, engine.skeleton, best)
     engine.accelerator.wait_for_everyone()
     return Run(
@@ -275,7 +284,7 @@ def _pace(work: Work) -> Pace:
         best,
         config.early_stopping.patience,
         config.clip,
-        lr_by_step(spans, config.warmup, config.schedule),
+        Schedule.of(config).by_step(spans),
         config.on_nonfinite == "skip",
         factors_by_part(job, spans),
         best == "loss"

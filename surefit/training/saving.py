@@ -16,7 +16,7 @@ from surefit.models.lora import is_adapted
 from surefit.models.save_model import save_model
 from surefit.models.sharding import Skeleton
 from surefit.pipeline.live_batch import StreamWindows
-from surefit.pipeline.pipeline import Pipeline
+from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.plan import Plan
 from surefit.processes import (
     from_main,
@@ -24,7 +24,12 @@ from surefit.processes import (
     is_main,
     together,
 )
-from surefit.run.checkpoints import load_checkpoint, prune_checkpoints, save_checkpoint
+from surefit.run.checkpoints import (
+    load_averages,
+    load_checkpoint,
+    prune_checkpoints,
+    save_checkpoint,
+)
 from surefit.run.choose_checkpoint import (
     Chosen,
     State,
@@ -116,28 +121,29 @@ def save_model_of_step(
     All processes call it and process 0 writes; `alone` means that it is the only one to call it.
     A skeleton is that of a sharded model.
     """
-    from surefit.report.examples import make_predicted_examples
+    from surefit.report.examples import finish_examples
     from surefit.report.page import write_report
 
     assert plan.job is not None
     assert plan.model is not None
     if not is_main() and skeleton is None:
         return
-    module = _model_of_step(plan.job.pipeline.module, run, skeleton, step, alone)
+    module = _model_of_step(plan.job, run, skeleton, step, alone)
     if not is_main():
         return
     remember = partial(remember_code, plan, str(run.plan["run_id"]), run.path)
     save_model(module, plan.job.pipeline.encoder, plan.model.source, run.model_path, remember)
-    examples = make_predicted_examples(plan.job)
-    if examples:
-        files.write_json(run.path / EXAMPLES, examples)
+    if skeleton is None:  # the shards of a model compute together, and the others have left
+        files.write_json(run.path / EXAMPLES, finish_examples(plan.job))
     write_report(run)
 
 
 def _model_of_step(
-    module: nn.Module, run: Run, skeleton: Skeleton | None, step: int | None, alone: bool
+    job: Job, run: Run, skeleton: Skeleton | None, step: int | None, alone: bool
 ) -> nn.Module:
-    """Return the whole module with the weights of a step; None for those in memory."""
+    """Return the whole module with the weights of a step, or their averages; None for those in
+    memory."""
+    module = job.pipeline.module
     path = None if step is None else checkpoint_path(run.checkpoints, step)
     if skeleton is not None and alone:
         assert path is not None
@@ -150,6 +156,8 @@ def _model_of_step(
         module = skeleton.allocate(module, run.path)
     if path is not None:
         load_checkpoint(path, module)
+        if job.optimizer.ema is not None:
+            load_averages(path, job.optimizer.make(module))
     return gather_model(skeleton, module, run) if skeleton is not None and not alone else module
 
 

@@ -41,6 +41,8 @@ class Listeners:
 
 
 SILENT = Listeners()
+Show = Callable[[str], AbstractContextManager[Listeners]]
+"""Shows a run under a title."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ def test_help_names_the_defaults_and_loads_no_library() -> None:
         "import sys, surefit.cli\n"
         "surefit.cli.run(['--help'])\n"
         "surefit.cli.run(['train', '--help'])\n"
-        "heavy = {'torch', 'transformers', 'peft', 'accelerate', 'pyarrow', 'numpy', 'plotly'}\n"
+        "heavy = {'torch', 'transformers', 'peft', 'accelerate', 'pyarrow', 'numpy'}\n"
         "assert not heavy & {*sys.modules}, heavy & {*sys.modules}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -78,9 +78,7 @@ def test_the_command_as_written(rows: list[dict[str, str]], capsys: Any) -> None
     ):
         assert told in said
     assert re.search(r"trainable [\d,]+ parameters \(\d+\.\d+%\)", said)
-    assert re.search(
-        r"epoch 1/10 step 6 loss \d.* eval loss \d.* token_f1 (\d\.\d+) Average F1 Score \1", said
-    )
+    assert re.search(r"epoch 1/10 step 6 loss \d.* eval loss \d.* token_f1 \d\.\d+", said)
     assert said.count(" prompt First word of list") == 3
     plan = json.loads(Path("run/plan.json").read_text())
     assert plan["batches"]["count"] == 675

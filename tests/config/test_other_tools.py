@@ -44,6 +44,10 @@ TRANSLATED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"metric_for_best_model": "eval_accuracy"}, {"early_stopping.metric": "accuracy"}),
     ({"completion_only_loss": False}, {"loss_on": "all"}),
     ({"assistant_only_loss": True}, {"loss_on": "answers"}),
+    ({"neftune_noise_alpha": 5}, {"neftune": 5}),
+    ({"lr_scheduler_type": "warmup_stable_decay"}, {"schedule": "wsd"}),
+    ({"lr_scheduler_type": "inverse_sqrt"}, {"schedule": "inverse-sqrt"}),
+    ({"lr_scheduler_type": "cosine_with_restarts"}, {"schedule": "cosine", "restarts": 1}),
     ({"max_length": 512}, {"max_seq_length": 512}),
     ({"gradient_checkpointing": True}, {"checkpointing": True}),
     ({"dataset_text_field": "body"}, {"columns.text": "body"}),
@@ -53,9 +57,14 @@ TRANSLATED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"datasets": [{"path": "a.jsonl", "type": "alpaca"}]}, {"data": "a.jsonl"}),
     ({"sequence_len": 2048}, {"max_seq_length": 2048}),
     ({"val_set_size": 0.05}, {"eval_share": 0.05}),
+    ({"sample_packing": True}, {"packing": True}),
+    ({"lora_modules_to_save": ["lm_head"]}, {"lora.modules_to_save": ["lm_head"]}),
+    ({"cosine_min_lr_ratio": 0.1}, {"schedule_end": 0.1}),
     ({"adapter": "qlora"}, {"lora.r": 16, "lora.quantize": "4bit"}),
     ({"lora_target_modules": ["q_proj", "v_proj"]}, {"lora.targets": ["q_proj", "v_proj"]}),
     # LLaMA-Factory
+    ({"mask_history": True}, {"loss_on": "last"}),
+    ({"add_special_tokens": ["<x>"]}, {"add_tokens": ["<x>"]}),
     ({"fast_dev_run": 5}, {"max_steps": 5}),
     ({"fast_dev_run": True}, {"max_steps": 1}),
     ({"fsdp": ["full_shard"]}, {"parallel": "fsdp"}),
@@ -97,8 +106,9 @@ def test_the_name_used_here_can_be_pasted(theirs: dict[str, Any], ours: dict[str
 
 NOT_HERE = {
     "optim": "The key is optimizer: adamw, adafactor",
-    "packing": "padding-free batches replace packing",
-    "sample_packing": "padding-free batches replace packing",
+    "packing_strategy": "padding-free batches replace packing",
+    "special_tokens": "Name new tokens in add_tokens",
+    "min_lr": "Here it is schedule_end",
     "logging_steps": "each step is in events.jsonl",
     "deepspeed": "DeepSpeed divides the loss by itself",
     "push_to_hub": "Not available yet",
@@ -106,7 +116,6 @@ NOT_HERE = {
     "flash_attention": "the attention kernel is chosen by the plan",
     "devices": "Launch with --processes N, torchrun",
     "ref_model": "is the model before training",
-    "neftune_noise_alpha": "Not available yet",
     "num_train_epochs": "a whole number",
     "strategy": "DeepSpeed divides the loss",
     "lora_target": "the default here",
@@ -126,7 +135,9 @@ def test_what_is_not_here_has_its_reason(key: str) -> None:
 
 
 def test_all_faults_are_reported_together() -> None:
-    error = refused({"learning_rate": 1e-4, "epochs": 0, "packing": True, "kep": 1, "lora_rank": 4})
+    error = refused(
+        {"learning_rate": 1e-4, "epochs": 0, "packing_strategy": "bfd", "kep": 1, "lora_rank": 4}
+    )
     assert len(error.message.splitlines()) == 5
     assert "--set lr=0.0001 --set lora.r=4" in error.fix
 

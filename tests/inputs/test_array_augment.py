@@ -40,9 +40,19 @@ class Pooled(nn.Module):
         return self.head(self.body(pixel_values).relu().mean((2, 3)))
 
 
+class OwnLoss(Pooled):
+    """The same, with a loss of its own."""
+
+    def forward(self, pixel_values: torch.Tensor, labels: Any = None) -> Any:
+        logits = super().forward(pixel_values)
+        if labels is None:
+            return logits
+        return {"loss": nn.functional.cross_entropy(logits, labels)}
+
+
 def plan_images(changes: Any, **options: Any) -> Plan:
     given = {"data": shape_rows(30), "model": Pooled(), "task": "image-classification"}
-    return surefit.check(**given, image={"augment": changes}, **options)
+    return surefit.check(**{**given, **options}, image={"augment": changes})
 
 
 def job_of(plan: Plan) -> Job:
@@ -208,6 +218,7 @@ def test_unsuitable_changes_are_refused(options: dict[str, Any], words: str) -> 
     [
         ({"loss": {"class_weights": "balanced"}}, "a mixed row has two classes"),
         ({"loss_fn": lambda outputs, batch: outputs.sum()}, "your own loss_fn does not read"),
+        ({"model": OwnLoss()}, "image.augment.mixup gives .* computes its own loss from labels"),
     ],
 )
 def test_mixing_is_refused_where_the_loss_would_not_know(
@@ -226,7 +237,8 @@ def test_vectors_and_series_train_and_are_shown(tmp_path: Path) -> None:
         output=str(tmp_path / "series"),
     )
     page = run.report_path.read_text("utf-8")
-    assert page.count("<polyline") == 4 * 4 * 3
+    shown = page[page.index("<h2>Augmented training rows</h2>") :].split("</section>")[0]
+    assert shown.count("<polyline") == 4 * 4 * 3
     assert "jitter" in page
     assert run.plan["augment"] == {"changes": changes, "function": None}
     plan = surefit.check(

@@ -31,7 +31,7 @@ def test_a_run_evaluates_as_training_did(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SUREFIT_CACHE", str(tmp_path / "empty"))  # rows are encoded again
     again = surefit.evaluate(str(run.path))
     assert again == run.metrics  # the same operations twice, so to the bit
-    monkeypatch.setattr("surefit.training.run_data.make_plan", None)  # nothing is planned
+    monkeypatch.setattr("surefit.training.resume.make_plan", None)  # nothing is planned
     assert surefit.evaluate(str(run.path)) == run.metrics
     write_jsonl(data, echo_rows(61))  # the rows of the run are those in the cache
     assert surefit.evaluate(str(run.path)) == run.metrics

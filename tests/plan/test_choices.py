@@ -11,7 +11,7 @@ import pytest
 import surefit
 from builders import events_of, feature_rows, same_pool, stop_at
 from surefit.checks.machine import check_emulated, planned_precision
-from surefit.cli.summary_lines import plan_lines
+from surefit.cli.summary_lines import plan_blocks
 from surefit.errors import UsageError
 from surefit.memory.limit import find_device
 from surefit.pipeline.open_pipeline import Choices
@@ -42,7 +42,7 @@ def test_a_run_in_blocks_is_resumed_as_if_it_was_never_cut(
 def test_rows_that_fit_in_memory_are_shuffled_one_by_one() -> None:
     plan = surefit.check(model=same_pool(0.3), data=feature_rows(150), precision="fp32", **OPTIONS)
     assert plan.as_dict()["precision"] == "fp32"
-    assert dict(plan_lines(plan))["device"].endswith("precision fp32")
+    assert dict(dict(plan_blocks(plan))["Model"])["device"].endswith("precision fp32")
     assert plan.job.batches.block_rows == 1
     assert plan.choices.order_block_rows is None
     assert "estimated_from_rows" not in plan.as_dict()["batches"]

@@ -35,7 +35,6 @@ MODULES = (
     "accelerate",
     "pyarrow.dataset",
     "sacrebleu",
-    "plotly.offline",
     "surefit.cli",
     "surefit.training.resume",
     "surefit.training.replay",

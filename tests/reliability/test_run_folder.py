@@ -20,12 +20,12 @@ from surefit.core import files
 from surefit.core.digests import find_damage
 from surefit.core.locks import YOUNG_SECONDS, lock_run
 from surefit.errors import to_resume
+from surefit.models.learning_rate import Schedule
 from surefit.request import make_request
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
 from surefit.run.events import cut_events, event_writer, read_events
 from surefit.run.exported_model import _new_folder
 from surefit.training.resume import resume_run
-from surefit.training.schedule import lr_factor
 from surefit.training.work import Listeners
 
 ROWS = feature_rows(40)
@@ -225,8 +225,8 @@ def test_more_epochs_extend_a_finished_run(tmp_path: Path) -> None:
     after = events_of(run)
     assert after[: len(before)] == before
     rates = {event["step"]: event["lr"] for event in after if event["event"] == "step"}
-    assert rates[18] == pytest.approx(0.01 * lr_factor(18, 18, 0.03, "cosine"))
-    assert rates[19] == pytest.approx(0.01 * lr_factor(19, 36, 0.03, "cosine"))
+    assert rates[18] == pytest.approx(0.01 * Schedule("cosine", 0.03).factor(18, 18))
+    assert rates[19] == pytest.approx(0.01 * Schedule("cosine", 0.03).factor(19, 36))
     assert len(rates) == 36
     with pytest.raises(surefit.UsageError, match="has finished step 36"):
         resume(run, epochs=1)

@@ -15,9 +15,13 @@ import surefit
 from builders import echo_rows, stop_at
 from surefit.batches.collate import Layout, Predicts
 from surefit.batches.loading import to_batch
-from surefit.models.call import Call, match_arguments
+from surefit.inputs.encoder import Encoder
+from surefit.models.call import Call, match_arguments, with_module_loss
 from surefit.models.tiny import TinySizes, tiny_config
-from surefit.speed.choose_head import HeadChoice, as_choice, choose_head
+from surefit.pipeline.open_pipeline import Choices
+from surefit.pipeline.pipeline import Pipeline
+from surefit.plan.layout import Trial
+from surefit.speed.choose_head import HeadChoice, from_choice
 from surefit.speed.sparse_head import (
     Chunks,
     LogitTransform,
@@ -73,13 +77,26 @@ def gradients(module: nn.Module, call: Call, task: TaskSpec, batch: dict[str, An
     return float(total.detach()), count, found
 
 
+def chosen_head(module: nn.Module, call: Call, task: TaskSpec) -> HeadChoice:
+    """The first of the possible heads that gives what the full one does."""
+    rows = random_rows(task)
+    fields = {name: task.fields[name] for name in rows[0]}
+    loss = with_module_loss(task.loss)
+    pipeline = Pipeline(task, Encoder(task.name, {}), module, call, loss, fields)
+    trial: Any = Trial(pipeline, None, 14)  # type: ignore[arg-type]
+    trial.rows = rows
+    heads: tuple[HeadChoice, ...] = trial.padded.heads
+    return next(each for each in heads if trial.why_differs(Choices(each)) is None)
+
+
 def compare(module: Any, task: TaskSpec, dtype: torch.dtype) -> SparseHead:
     """Compare the chosen head with the full one, through the whole model."""
     module = module.to(dtype).eval()
     batch = batch_of(task)
     call, _ = match_arguments(module, list(batch))
-    head, why = choose_head(module, lambda given: call(module, given), batch)
-    assert head is not None, why
+    choice = chosen_head(module, call, task)
+    head = from_choice(module, choice)
+    assert head is not None, choice.reason
     plain = gradients(
         module, call, task, {k: v for k, v in batch.items() if k != "labelled_positions"}
     )
@@ -204,12 +221,10 @@ def test_what_is_not_equal_is_not_used(after: str, expected: str | None) -> None
     torch.manual_seed(0)
     module, batch = Scaled(after), batch_of(CAUSAL)
     call, _ = match_arguments(module, list(batch))
-    head, why = choose_head(module, lambda given: call(module, given), batch)
-    assert (head is None) == (expected is None)
-    assert (why == "") == (expected is not None)
-    if head is not None:  # the scale would get no gradient from chunks
-        assert head.transform is None
-        assert as_choice(head) == HeadChoice("labelled")
+    head = chosen_head(module, call, CAUSAL)
+    assert (head.positions == "all") == (expected is None) == (head.reason is not None)
+    if expected is not None:  # the scale would get no gradient from chunks
+        assert head == HeadChoice("labelled")
 
 
 @pytest.mark.parametrize("predicts", ["same_token", "next_token"])
@@ -240,8 +255,7 @@ def test_a_resumed_run_uses_the_choices_of_its_plan(
     def never(*_: Any) -> Any:
         raise AssertionError("chosen again")
 
-    monkeypatch.setattr(choosing, "choose_head", never)
-    monkeypatch.setattr(choosing, "_why_not_padding_free", never)
+    monkeypatch.setattr(choosing, "Trial", never)
     cut = surefit.train(resume=tmp_path / "cut", data=options["data"])
     strip = [[{**e, "seconds": 0} for e in run.history] for run in (whole, cut)]
     assert strip[0] == strip[1]

@@ -15,6 +15,7 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.functional import cross_entropy
 
 import surefit
+from builders import events_of, run_python
 from faults.columns import PAIRS
 from surefit.batches.branches import branch_bounds, split_branches
 from surefit.batches.field import PER_ROW
@@ -22,7 +23,7 @@ from surefit.errors import FindingError, UsageError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Preference, Settings
 from surefit.pipeline.evaluation import as_metric
-from surefit.speed.sparse_head import Chunks, LogitTransform, chunked_log_probs
+from surefit.speed.sparse_head import Chunks, LogitTransform, chunked_loss
 from surefit.speed.varlen_kernels import Attention, Rows, attend_by_row
 from surefit.targets.pairs import METHODS, METRICS, REWARD_METRICS, Answers, preference_loss
 from surefit.tasks.preferences import divide_preference
@@ -210,7 +211,9 @@ def test_chunked_log_probabilities_have_the_gradients_of_the_plain_ones(
     logits = 0.5 * head(hidden)
     logits = logits if cap is None else cap * (logits / cap).tanh()
     plain = logits.log_softmax(-1).gather(1, labels[:, None])[:, 0]
-    found = chunked_log_probs(hidden, head, labels, Chunks(LogitTransform(0.5, cap), 4)).log_probs
+    found = chunked_loss(
+        hidden, head, labels, Chunks(LogitTransform(0.5, cap), 4, by_token=True)
+    ).log_probs
     assert found is not None
     torch.testing.assert_close(found, plain)
     wanted = [hidden, *([] if frozen else head.parameters())]
@@ -460,3 +463,34 @@ def test_live_pairs_are_trained_on_without_a_reference_and_refused_with_one(tmp_
     given = {**OPTIONS, "preference": {"method": "simpo"}, "eval_share": 0, "max_steps": 2}
     run = surefit.train(data=Drawn(), output=str(tmp_path / "run"), batch_size=4, **given)
     assert [e["step"] for e in run.history if e["event"] == "step"] == [1, 2]
+
+
+def test_new_tokens_and_modules_in_full_are_no_other_reference(tmp_path: Path) -> None:
+    more = {"lora": {"r": 2, "modules_to_save": ["norm"]}, "add_tokens": ["<say>"]}
+    rows = {"data": written(tmp_path, pairs()), "output": str(tmp_path / "run")}
+    run = surefit.train(**OPTIONS, **rows, **more, max_steps=2, eval_share=0)
+    assert "reward_accuracy" in surefit.evaluate(run.path, pairs(30)[24:])
+
+
+@pytest.mark.processes
+def test_two_processes_prefer_as_one_does(tmp_path: Path) -> None:
+    written(tmp_path, pairs())
+    options = ["--data", "rows.jsonl", "--model", "tiny:llama", "--task", "preference"]
+    options += ["--lora-r", "4", "--batch-size", "2", "--max-steps", "4", "--lr", "0.01"]
+    for count in (1, 2):
+        accumulated = ["--grad-accum", str(4 // count), "--processes", str(count)]
+        output = ["--output", f"run-{count}", "--set", "eval_every=2"]
+        code, _, said = run_python(
+            tmp_path, "-m", "surefit", "train", *options, *accumulated, *output
+        )
+        assert code == 0, said[-3000:]
+    alone, both = (events_of(tmp_path / f"run-{count}") for count in (1, 2))
+    assert [event["event"] for event in alone] == [event["event"] for event in both]
+    assert {event["event"] for event in alone} == {"step", "eval"}
+    for one, other in zip(alone, both, strict=True):
+        figures = [each.get("metrics", {"loss": each.get("loss")}) for each in (one, other)]
+        assert figures[0].keys() == figures[1].keys()
+        for name, value in figures[0].items():
+            assert figures[1][name] == pytest.approx(value, abs=1e-5), name
+    steps = [event["loss"] for event in alone if event["event"] == "step"]
+    assert steps[-1] < steps[0]

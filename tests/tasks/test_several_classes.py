@@ -19,7 +19,7 @@ from surefit.data.python.rows_to_arrow import open_rows
 from surefit.data.several_columns import join_columns
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import ClassLabels, FittedTarget, Settings
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget, LabelReading, Settings
 from surefit.targets.classes import (
     class_id,
     class_list,
@@ -111,7 +111,7 @@ def test_only_texts_whose_parts_recur_are_taken_apart() -> None:
 
 
 def fitted(labels: list[str], asked: str | None = None) -> Encoder:
-    encoder = Encoder("t", {"label": "label"}, settings=Settings(label_separator=asked))
+    encoder = Encoder("t", {"label": "label"}, settings=Settings(labels=LabelReading(asked)))
     found = fit_classes(({"label": label} for label in labels), encoder)
     return Encoder("t", {"label": "label"}, target=FittedTarget(found))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import surefit
@@ -261,3 +263,50 @@ def test_inspect_shows_what_is_learned_and_why_a_row_is_dropped(
     assert len(cut["input_ids"]) + kinds.count("truncated") == len(kinds)
     assert len(cut["input_ids"]) <= 30 < len(kinds)
     assert "⟨cut: " in shown(19, "--set", "max_seq_length=30")
+
+
+def learned_text(turns: list[dict[str, Any]], loss_on: str) -> str:
+    """The text of the labels of a dialogue."""
+    plan = surefit.check(
+        data=[{"messages": turns}] * 10,
+        model="tiny:llama",
+        loss_on=loss_on,
+        eval_share=0,
+        generate={"rows": 0},
+        quiet=True,
+    )
+    assert plan.job is not None
+    labels = plan.job.train.row(0)["labels"]
+    return str(plan.job.pipeline.encoder.tokenizer.decode(labels[labels != -100]))
+
+
+def test_only_the_last_answer_is_learned_where_that_is_asked_for() -> None:
+    assert learned_text(TURNS, "answers") == "Hello<|end|>So.<|end|>"
+    assert learned_text(TURNS, "last") == "So.<|end|>"
+
+
+def test_a_message_with_the_weight_0_is_not_learned_and_other_weights_are_refused() -> None:
+    weighed = [TURNS[0], {**TURNS[1], "weight": 0}, TURNS[2], {**TURNS[3], "weight": 1}]
+    assert learned_text(weighed, "answers") == "So.<|end|>"
+    half = [TURNS[0], {**TURNS[1], "weight": 0.5}]
+    rows = [{"messages": turns} for turns in (*[TURNS] * 20, half)]
+    plan = surefit.check(data=rows, model="tiny:llama", quiet=True)
+    [found] = [found.message for found in plan.findings if found.code == "SF272"]
+    assert "message 1 (assistant) has the weight 0.5; expected 0 or 1" in found
+
+
+def test_tokens_lost_to_truncation_are_a_warning_with_the_length_that_keeps_them() -> None:
+    """Few rows are too long, but they have many of the tokens."""
+    rows = [{"prompt": f"word {n}", "completion": "x"} for n in range(95)]
+    rows += [{"prompt": "word " * n, "completion": "y"} for n in (300, 310, 320, 400, 480)]
+    options: dict[str, Any] = {"data": rows, "model": "tiny:llama", "eval_share": 0, "quiet": True}
+    plan = surefit.check(max_seq_length=200, **options)
+    [lost] = [found.message for found in plan.findings if found.code == "SF215"]
+    [shown] = re.findall(r"A max_seq_length of ([\d,]+) keeps 99% of them", lost)
+    length = int(shown.replace(",", ""))
+    whole = surefit.check(max_seq_length=512, **options)
+    assert whole.job is not None
+    lengths = whole.job.train.lengths
+    assert [f for f in whole.findings if f.code == "SF215"] == []
+    assert np.maximum(lengths - length, 0).sum() <= 0.01 * lengths.sum()
+    assert np.maximum(lengths - length * 4 // 5, 0).sum() > 0.01 * lengths.sum()

@@ -140,7 +140,7 @@ def test_the_default_rate_of_a_transformers_model_is_not_tried(
         seen.append(rates.optimizer.lr)
         return fit, []
 
-    monkeypatch.setattr("surefit.plan.settle_job.check_rate", check_rate)
+    monkeypatch.setattr("surefit.plan.rate_test.check_rate", check_rate)
     texts = [{"text": f"word {n} of {n % 7}", "label": n % 2} for n in range(20)]
     data = texts if isinstance(model, str) else feature_rows(20)
     surefit.check(data=data, model=model if isinstance(model, str) else model(), **given)

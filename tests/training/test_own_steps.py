@@ -15,12 +15,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 import surefit
 from surefit.errors import FindingError, InterruptedRunError, UsageError
+from surefit.models.learning_rate import Schedule
 from surefit.models.optimizer import OptimizerSettings
 from surefit.request import PythonObjects
 from surefit.run.run_folder import open_run
 from surefit.training.loop import seed_step
 from surefit.training.replay import verify_step
-from surefit.training.schedule import lr_factor
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(40, 3)).astype("float32")
@@ -141,7 +141,7 @@ def plain_loop(name: str, batches: list[Batch]) -> tuple[dict[str, Any], list[fl
             warmup, shape = factors[each]
             for group in optimizers[each].param_groups:
                 base = group.setdefault("initial_lr", group["lr"])
-                group["lr"] = base * lr_factor(number, len(batches), warmup, shape)
+                group["lr"] = base * Schedule(shape, warmup).factor(number, len(batches))
             optimizers[each].step()
             total += float(loss.detach())
         losses.append(total)

@@ -218,7 +218,7 @@ def test_changed_data_is_refused_with_its_rows(
     assert "accept=[SF403]" in told
     assert resume("--set", "accept=[SF403]") == 0
     assert resume("--max-steps", "5") == 0  # they are now the rows of the run
-    monkeypatch.setattr("surefit.training.run_data.make_plan", None)
+    monkeypatch.setattr("surefit.training.resume.make_plan", None)
     assert command(["evaluate", "run"]) == 0  # and those in the cache
 
 

@@ -107,7 +107,7 @@ def check_reload(
     return []
 
 
-LONG_PROMPT, SHORT_PROMPT, NEW_TOKENS = 24, 15, 3
+LONG_PROMPT, SHORT_PROMPT, NEW_TOKENS = 24, 15, 2
 
 Prompts = Sequence[Mapping[str, Any]]
 Generate = Callable[[Prompts, int], Any]

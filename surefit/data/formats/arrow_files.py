@@ -35,7 +35,8 @@ def open_arrow(path: Path, reading: Reading) -> Opened:
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, str(error)) from None
     if is_plain(schema, str(path)) and _is_mapped(buffer, next(_batches(path, buffer), None)):
-        _check_once(path, buffer, key)
+        checked = fingerprint("checked", key)  # when the file is opened for the first time
+        open_entry("tables", checked, lambda _: [*map(len, _checked_batches(path, buffer))], str)
         table = pa.Table.from_batches(_batches(path, buffer), schema)
         return Opened(pa.Table.from_arrays(table.columns, schema=plain_schema(schema, str(path))))
     return Opened(in_cache(key, schema, str(path), lambda: _checked_batches(path, buffer)))
@@ -77,16 +78,6 @@ def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
             raise _unreadable(path, str(error), number, first) from None
         yield batch
         first += len(batch)
-
-
-def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
-    """Check every batch when the file is opened for the first time."""
-
-    def check(folder: Path) -> None:
-        for _ in _checked_batches(path, buffer):
-            pass
-
-    open_entry("tables", fingerprint("checked", key), check, lambda folder: None)
 
 
 def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:

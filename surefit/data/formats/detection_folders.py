@@ -155,14 +155,12 @@ def labels_of(images: Path) -> Path | None:
         return None
     labels = Path(*parts[:at], "labels", *parts[at + 1 :])
     files = sorted(labels.glob("*.txt"))[:LOOKED_AT_FILES] if labels.is_dir() else []
-    return labels if any(map(_has_boxes, files)) else None
-
-
-def _has_boxes(file: Path) -> bool:
-    """Return whether the first line of a text file is a class number and a box or a polygon."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        cells = next(lines, "").split()
-    return len(cells) >= 5 and cells[0].isdecimal() and _numbers(cells[1:]) is not None
+    for file in files:  # the first line is a class number and a box or a polygon
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            cells = next(lines, "").split()
+        if len(cells) >= 5 and cells[0].isdecimal() and _numbers(cells[1:]) is not None:
+            return labels
+    return None
 
 
 def annotated(folder: Path) -> list[Path] | Splits | None:

@@ -145,7 +145,9 @@ def read_records(path: Path, reading: Reading) -> Records:
         columns = ", ".join(pattern.groupindex)
         message = f"{path.name}: lines are {name!r}; the columns are {columns}."
         yield note(message, file=str(path))
-    several = pattern is LAYOUTS[FASTTEXT] and _has_several_labels(path, reading)
+    two, several = re.compile(r"\s*__label__\S+\s+__label__"), False
+    if pattern is LAYOUTS[FASTTEXT]:  # if any line has two labels, all rows get a list
+        several = any(two.match(line) for _, line in TextFile(path, reading).lines())
     file = TextFile(path, reading)
     for number, line in file.lines():
         line = line.rstrip("\r\n")
@@ -203,12 +205,6 @@ def _find_layout(path: Path, reading: Reading) -> str | None:
         if len(matches) == len(sample) and len(labels) <= len(sample) / 2:
             return name
     return None
-
-
-def _has_several_labels(path: Path, reading: Reading) -> bool:
-    """Return whether any line starts with two labels; then all rows get a list of labels."""
-    two = re.compile(r"\s*__label__\S+\s+__label__")
-    return any(two.match(line) for _, line in TextFile(path, reading).lines())
 
 
 def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:

@@ -226,13 +226,7 @@ def _shorten(
         return whole
     limit = encoder.max_length
     assert limit is not None
-    overlong = f"{longest} tokens, but the limit is {limit}"
-    try:
-        refuse_overlong(longest, encoder)
-    except RowFaultError as skip:
-        if not skip.reason:
-            raise
-        raise drop_row(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
+    refuse_overlong(longest, encoder, dropped=OVERLONG_ROW_DROPPED)
     kept = []
     for side, tokens in zip(sides, whole, strict=True):
         room = limit - (longest - len(tokens.ids))  # so that both lose as many tokens
@@ -240,8 +234,8 @@ def _shorten(
             encoder.dialogues.shorten(side.dialogue, tokens, room, False) if room > 0 else None
         )
         if shorter is None:
-            why = "; its answers do not fit"
-            raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
+            why = f"{longest} tokens, but the limit is {limit}; its answers do not fit"
+            raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, why)
         kept.append(shorter)
     return kept
 
