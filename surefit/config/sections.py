@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from surefit.core.patterns import NoPatternError, num_groups
+
 Switch = Literal["auto", "on", "off"]
 Value = TypeVar("Value")
 LOCAL = "local"
@@ -55,6 +57,26 @@ def _check_code_name(name: str) -> str:
 
 CodeName = Annotated[str, AfterValidator(_check_code_name)]
 """Code of the user's own, as module:function."""
+
+
+class FieldChoice(Section):
+    """How a column becomes a tensor, where it should not be as inferred."""
+
+    axes: tuple[str, ...] | None = None
+    """A name for each axis of a row, without the batch; those along which rows differ in size end
+    with `time`."""
+    dtype: Literal["bool", "int64", "int32", "float32", "float64"] | None = None
+    """The type of the numbers in a batch."""
+    pad: float | int | None = None
+    """The value that rows are padded with."""
+    aligned_with: str | None = None
+    """A column that has the same length in every row."""
+    masked: bool = True
+    """Whether a batch has the mask of the column."""
+
+    def asked(self) -> dict[str, Any]:
+        """Return what is set, by name."""
+        return self.model_dump(exclude_defaults=True)
 
 
 class _Changes(Section):
@@ -204,7 +226,7 @@ def read_metrics(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list | tuple):
-        parts = [read_metrics(one) if isinstance(one, Mapping) else {one: {}} for one in value]
+        parts = [read_metrics(one) if isinstance(one, Mapping) else {str(one): {}} for one in value]
         value = {str(name): choice for part in parts for name, choice in part.items()}
     if not isinstance(value, Mapping):
         return value
@@ -253,8 +275,8 @@ class Reading(Section):
     @classmethod
     def _has_group(cls, pattern: str | None) -> str | None:
         try:
-            groups = 1 if pattern is None else re.compile(pattern).groups
-        except re.error as error:
+            groups = 1 if pattern is None else num_groups(pattern, "read.label_from")
+        except NoPatternError as error:
             raise ValueError(f"not a regular expression ({error})") from None
         if groups == 0:
             raise ValueError("expected a group in parentheses, which is the label")
@@ -368,6 +390,23 @@ class PreferenceOptions(Section):
     simpo: 2."""
     gamma: float | None = Field(None, ge=0)
     """The margin of rewards that simpo asks for. Default: half of beta."""
+
+
+class Forecast(Section):
+    """How a long table of series is cut into windows, for the task forecasting. The column that is
+    forecast is columns.label; all columns of numbers are inputs."""
+
+    group: str | None = None
+    """The column that tells the series apart. Default: the table is one series."""
+    time: str | None = None
+    """The column of dates or numbers that orders the rows of a series."""
+    history: int | None = Field(None, ge=1)
+    """Steps that the model sees."""
+    horizon: int | None = Field(None, ge=1)
+    """Steps that are forecast."""
+    season: int | None = Field(None, ge=1)
+    """Steps of a season, such as 24 for hours of a day: the seasonal baseline repeats the last one,
+    and MASE is relative to that."""
 
 
 class EarlyStopping(Section):

@@ -56,9 +56,14 @@ class Sample:
 
 
 def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> Sample | None:
-    """Return a keyed sample of encoded rows; None where there is nothing to describe."""
-    describe = next((make for name, make in DESCRIBED.items() if name in store.fields), None)
-    if describe is None or not len(store):
+    """Return a keyed sample of encoded rows; None where there is nothing to describe.
+
+    Windows of one series resemble each other, so none is unlike the others.
+    """
+    own = encoder.extras  # of whatever shape and meaning
+    known = (make for name, make in DESCRIBED.items() if name in store.fields and name not in own)
+    describe = next(known, None)
+    if describe is None or not len(store) or encoder.settings.windows is not None:
         return None
     per_row = sum(store.values(n).size for n in store.fields) / len(store)
     most = min(MOST_ROWS, max(50, int(MOST_NUMBERS / max(per_row, 1))))
@@ -69,8 +74,8 @@ def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> 
     facts = {**made.facts, **_media_facts(table, rows, encoder)}
     means = made.means if made.means is not None else np.empty((len(rows), 0))
     is_text = describe is _describe_tokens
-    known = _labels(store, places)
-    return Sample(table, rows, made.vectors, facts, known, made.channels, means, is_text)
+    labels = _labels(store, places)
+    return Sample(table, rows, made.vectors, facts, labels, made.channels, means, is_text)
 
 
 def _labels(store: Store, places: Array) -> Array | None:
@@ -165,7 +170,8 @@ def _describe_pixels(store: Store, places: Array) -> Described:
         height, width = image.shape[1:]
         lines, columns = (np.linspace(0, n, POOLED + 1).astype(int) for n in (height, width))
         sums = np.add.reduceat(np.add.reduceat(image, lines[:-1], 1), columns[:-1], 2)
-        vectors.append((sums / (np.diff(lines)[:, None] * np.diff(columns))).ravel())
+        tall, wide = (np.diff(each).clip(1) for each in (lines, columns))  # of small images, one
+        vectors.append((sums / (tall[:, None] * wide)).ravel())
         a, b = max(1, height // 12), max(1, width // 12)
         grey = image.mean(0)
         corners.append([grey[:a, :b], grey[:a, -b:], grey[-a:, :b], grey[-a:, -b:]])
@@ -272,8 +278,6 @@ def _sound_facts(value: Any) -> dict[str, float]:
         return {}
     peak = float(np.abs(samples).max())
     at_peak = np.abs(samples) >= 0.9999 * peak if peak else np.zeros(len(samples), bool)
-    changes = np.flatnonzero(np.diff(samples))
-    end = 1.0 - (changes[-1] + 2) / len(samples) if len(changes) else 1.0
     return {
         "sampling rate": float(rate),
         "seconds": about.samples / rate,
@@ -281,5 +285,5 @@ def _sound_facts(value: Any) -> dict[str, float]:
         "offset": float(samples.mean()),
         "roughness": float(np.abs(np.diff(samples)).mean() / max(samples.std(), 1e-9)),
         "clipped share": float((at_peak[1:] & at_peak[:-1]).mean()) if len(samples) > 1 else 0.0,
-        "constant end": end,
+        "constant end": _constant_end(samples[:, None]),
     }

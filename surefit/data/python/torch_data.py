@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -87,10 +87,10 @@ def open_loader(loader: Any) -> Table:
 def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
     """Yield a Table of rows that are random, by one reading; None where they are not."""
     try:
-        found = find_randomness(item, num_rows)
+        is_random, is_reproducible = find_randomness(item, num_rows)
     except Exception:  # which reading in order names with its row
         return None
-    if not found.random:
+    if not is_random:
         return None
     seconds = 0.0
 
@@ -112,14 +112,14 @@ def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
         "those of one reading."
     )
     notes = [note(message)]
-    if not found.reproducible:
+    if not is_reproducible:
         message = f"Two readings of a row of the {name} differ in spite of equal random seeds."
         notes.append(NOT_REPRODUCIBLE.finding(message))
     with kept_randomness():
         table = open_rows(name_columns(read()), notes)
     schema, row_seconds = table.arrow.schema, seconds / max(num_rows, 1)
     named = partial(_named_item, item)
-    live = LiveRows(named, name, schema, found.reproducible, row_seconds)
+    live = LiveRows(named, name, schema, is_reproducible, row_seconds)
     return replace(table, live=live)
 
 
@@ -150,6 +150,27 @@ def _through(loader: Any, numbers: Sequence[Any]) -> Item:
         return next(iter(_split(loader.collate_fn([read]), 0, place)))
 
     return item
+
+
+def as_written(collate_fn: Callable[..., Any] | None, data: Any) -> Callable[..., Any] | None:
+    """Return a user's `collate_fn` that gets rows as tuples, where the rows of the data are tuples.
+
+    Other rows are dicts, by the names of the columns.
+    """
+    is_items = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0
+    is_table = isinstance(data, Mapping | str) or hasattr(data, "iloc")
+    if collate_fn is None or not is_items or is_table:
+        return collate_fn
+    with kept_randomness():
+        first = data[0]
+    if not isinstance(first, tuple) or _named_inputs(first) is not first:
+        return collate_fn
+
+    @wraps(collate_fn)
+    def collate(rows: Sequence[Mapping[str, Any]]) -> Any:
+        return collate_fn([tuple(row.values()) for row in rows])
+
+    return collate
 
 
 def open_iterable(data: Any) -> Table:
