@@ -3,7 +3,8 @@
     python bench/fresh_faults.py --mirror MIRROR --round 1 --out results
 
 Thresholds may be fitted on a round; the next one judges them. Each fault is checked beside its
-healthy original with `surefit check`. `python bench/planted.py page` writes the table.
+healthy original (`PLANTED_COMMAND`: `check` or `encode`). `python bench/planted.py page` writes the
+table; results of an earlier version, in the folder `before` of the results, are shown beside.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from surefit.data.cache import use_cache
 from surefit.data.data_rules import NO_DATA
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
+from surefit.data.python.torch_data import as_written
 from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.progress import Progress, silent
@@ -159,7 +160,7 @@ def predict(  # noqa: PLR0913 - the public call
     """
     from surefit.cli.display import make_display
 
-    opened = generating(_opened(run, collate_fn, trust_code), generate)
+    opened = generating(_opened(run, as_written(collate_fn, data), trust_code), generate)
     if predict_fn is not None:
         opened = replace(opened, predict_fn=predict_fn)
     with make_display(quiet) as display:
@@ -212,7 +213,7 @@ def evaluate(  # noqa: PLR0913 - the options of the command
     """
     from surefit.cli.display import make_display
 
-    opened = generating(_opened(run, collate_fn, trust_code, loss_fn), generate)
+    opened = generating(_opened(run, as_written(collate_fn, data), trust_code, loss_fn), generate)
     with make_display(quiet) as display:
         return evaluate_run(opened, data, model, display.progress)[0].metrics
 
@@ -253,8 +254,9 @@ def rows_to_judge(
         else:
             named = pipeline.task.reads.class_files
             table = open_table(data, config.read, config.on_bad_file, "test", named)
-            rows = np.arange(table.num_rows)
-            store = pipeline.encode(pipeline.accept(table), rows, progress=progress)
+            accepted = pipeline.accept(table)
+            rows = np.arange(accepted.table.num_rows)
+            store = pipeline.encode(accepted, rows, progress=progress)
         pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")

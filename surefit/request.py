@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from surefit.batches.field import Field
 from surefit.config import RunConfig, make_config
+from surefit.data.python.torch_data import as_written
 from surefit.data.remote_url import clean_url, is_url
 from surefit.errors import UsageError
 from surefit.targets.task_spec import TaskSpec
-from surefit.user_code import CodeGate, NamedCode
+from surefit.user_code import CodeGate, NamedCode, find_files
 
 if TYPE_CHECKING:
     from surefit.pipeline.open_pipeline import Choices
@@ -76,6 +78,8 @@ def make_request(
 
     def is_setting(name: str) -> bool:
         value = settings[name]
+        if name == "eval_data" and is_named_sets(value):
+            return all(isinstance(path, str | Path) for path in value.values())
         if name in ("data", "eval_data"):
             return _as_paths(value) is not None
         if name in ("augment", "scorer"):
@@ -86,13 +90,23 @@ def make_request(
         takes_settings = name in {*RunConfig.model_fields, "augment", "scorer"}
         if name in settings and not (takes_settings and is_setting(name)):
             objects[name] = settings.pop(name)
+    sets = settings.get("eval_data")
+    if isinstance(sets, dict):
+        settings["eval_data"] = {str(name): str(path) for name, path in sets.items()}
     for name in ("data", "eval_data"):
-        if name in settings:
+        if name in settings and not isinstance(settings[name], dict):
             paths = _as_paths(settings[name]) or ()  # without secrets, as plan and messages have it
             settings[name] = tuple(clean_url(path) if is_url(path) else path for path in paths)
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
+    if isinstance(settings.get("fields"), Mapping):
+        settings["fields"] = {
+            name: asdict(spec) if isinstance(spec, Field) else spec
+            for name, spec in settings["fields"].items()
+        }
+    if "collate_fn" in objects and "data" in objects:
+        objects["collate_fn"] = as_written(objects["collate_fn"], objects["data"])
     if OWN_METRICS in settings:
         objects["metrics"] = settings.pop(OWN_METRICS)
     if "callbacks" in objects:
@@ -100,8 +114,9 @@ def make_request(
         objects["callbacks"] = tuple(given) if isinstance(given, list | tuple | set) else (given,)
     for name, value in objects.items():
         _check_object(name, value)
-    code = NamedCode(beside, frozenset(trust_code))
-    return Request(make_config(settings), PythonObjects(**objects), code)
+    config, folders = find_files(make_config(settings), beside)
+    code = NamedCode(beside, frozenset(trust_code), folders)
+    return Request(config, PythonObjects(**objects), code)
 
 
 def plan_for(request: Request, processes: int | None, device: str | None) -> Request:
@@ -120,6 +135,49 @@ def plan_for(request: Request, processes: int | None, device: str | None) -> Req
         if config.device_memory_gb is None:
             config = config.model_copy(update={"device_memory_gb": known.memory_gb})
     return replace(request, config=config, processes=processes, device=device)
+
+
+def is_named_sets(data: Any) -> bool:
+    """Return whether validation data is several sets by name, not columns by name."""
+
+    def is_set(value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return len(value) > 0 and isinstance(value[0], Mapping | tuple)
+        is_rows = hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+        return is_rows and not hasattr(value, "dtype")
+
+    return type(data) is dict and len(data) > 0 and all(map(is_set, data.values()))
+
+
+def named_eval_data(request: Request) -> dict[str, Any]:
+    """Return the validation sets by name, the one that decides which step is best first."""
+    passed, config = request.objects.eval_data, request.config
+    given: Any = config.eval_data if passed is None else passed
+    if not is_named_sets(given):
+        return {}
+    sets = {str(name): data for name, data in given.items()}
+    decides = set_of(config.early_stopping.metric, sets)
+    return {decides: sets[decides], **sets}
+
+
+def set_of(metric: str | None, names: Iterable[str]) -> str:
+    """Return the validation set whose metric is named, such as NAME_loss; else the first.
+
+    >>> set_of("far_loss", ["near", "far"]), set_of("loss", ["near", "far"])
+    ('far', 'near')
+    """
+    first, *others = names
+    return next((each for each in others if (metric or "").startswith(f"{each}_")), first)
+
+
+def metric_of(metric: str | None, names: Iterable[str]) -> str | None:
+    """Return the metric without the name of its validation set.
+
+    >>> metric_of("far_loss", ["near", "far"]), metric_of("loss", [])
+    ('loss', 'loss')
+    """
+    names = list(names)
+    return metric.removeprefix(f"{set_of(metric, names)}_") if metric and names else metric
 
 
 OWN_METRICS = "own metrics"

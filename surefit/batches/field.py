@@ -17,6 +17,8 @@ OWN = "surefit."
 """How names in a batch start that are surefit's own and no columns."""
 NUM_TARGETS = f"{OWN}num_targets"
 """The number of targets of a batch, in the batch."""
+NUM_ROWS = f"{OWN}num_rows"
+"""The number of rows of a batch that a user's `collate_fn` made, in the batch."""
 PER_ROW = f"{OWN}targets_per_row"
 """Targets per row in the whole step, or in all rows of an evaluation; in the batch. A loss of rows
 that is multiplied by it may be divided by targets."""

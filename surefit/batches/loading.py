@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from surefit.batches.collate import PADDED, Layout, arrange
-from surefit.batches.field import NUM_TARGETS, Field
+from surefit.batches.field import NUM_ROWS, NUM_TARGETS, Field
 from surefit.errors import UsageError
 from surefit.forked_map import forked_map
 
@@ -109,7 +109,9 @@ def load_batch(
 
     It includes `NUM_TARGETS`, unless a custom `collate_fn` makes the batch.
     """
-    counted = {NUM_TARGETS: int(store.num_targets[rows].sum())} if collate_fn is None else {}
+    counted = {NUM_TARGETS: int(store.num_targets[rows].sum())}
+    if collate_fn is not None:  # which may change the targets
+        counted = {NUM_ROWS: len(rows)}
     if prepare is None and collate_fn is None:
         return counted | _to_tensors(arrange(store.columns(rows), fields, layout), device)
     encoded: list[Mapping[str, Any]] = [*store.rows(rows)]
@@ -134,12 +136,27 @@ def to_batch(
         return _to_tensors(arrange(columns, fields, layout), device)
     tensors = [{n: torch.from_numpy(v.copy()) for n, v in row.items()} for row in rows]
     batch = collate_fn(tensors)
+    if isinstance(batch, tuple | list) and batch:
+        batch = {str(place): value for place, value in enumerate(batch)}
     if not isinstance(batch, Mapping):
         raise UsageError(
-            f"collate_fn returned a {type(batch).__name__}; expected a dict of tensors.",
+            f"collate_fn returned a {type(batch).__name__}; expected a dict or a tuple of tensors.",
             "Return {'input_ids': …, 'labels': …}.",
         )
-    return {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in batch.items()}
+    return _on_device(batch, device)  # type: ignore[no-any-return]
+
+
+def _on_device(value: Any, device: Any) -> Any:
+    """Return what a user's collate_fn made with its tensors on the device."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, Mapping):
+        return {name: _on_device(part, device) for name, part in value.items()}
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return type(value)(_on_device(part, device) for part in value)
+    return value
 
 
 def _to_tensors(arrays: Mapping[str, Any], device: Any) -> dict[str, Any]:

@@ -84,8 +84,11 @@ def check_tables(
 ) -> Iterator[Finding]:
     """Yield columns of training data and of evaluation data; one finding per cause.
 
-    `drawn_apart` is whether the user wants sides that differ: other groups, or later rows.
+    `drawn_apart` is whether the user wants sides that differ: other groups, or later rows. Windows
+    of series are no columns of the user's: their scales differ as the series do.
     """
+    if encoder.settings.windows is not None:
+        return
     seen = set()
     tables = {table.key: table for table, _ in sides}
     given = task.reads.input_of(encoder.roles)

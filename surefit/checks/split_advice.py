@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from surefit.config import set_option
-from surefit.data.column_types import is_number, is_text
+from surefit.data.column_types import is_array, is_number, is_text
 from surefit.data.column_values import has_words
+from surefit.data.roles import get_role
 from surefit.data.split_columns import NAMED_FOR_GROUPS, read_times
 from surefit.data.table import Table
 from surefit.data.written_values import date_order
@@ -41,6 +43,28 @@ TIME_DIVIDED = rule(
     accept="Validation rows are drawn at random.",
 )
 
+WINDOWS_DIVIDED = rule(
+    "SF196",
+    "warning",
+    "overlapping windows divided between the sets",
+    why=(
+        "Rows that share most of their steps are on both sides of a split that draws rows at "
+        "random, so the validation set measures memory in part."
+    ),
+    fix="Validate on later windows: --set split.time=COLUMN or --eval-data; or cut windows that "
+    "do not overlap, or let surefit cut them: --task forecasting.",
+    accept="Windows of both sets overlap.",
+)
+TARGET_GUESSED = rule(
+    "SF198",
+    "warning",
+    "target guessed among several columns",
+    why="Several columns have names that targets have; only one of them was chosen.",
+    fix="Name it: --set columns.label=COLUMN.",
+    accept="The chosen column is the target.",
+)
+MOST_PAIRS = 200
+"""Neighbouring rows that are compared."""
 LEAST_ROWS = 40
 MOST_ROWS = 100_000
 """Rows in which the target is compared with its past."""
@@ -61,6 +85,58 @@ def advise_split(table: Table, label: str) -> Iterator[Finding]:
     in_time = (_check_past(table, n, label) for n in others if is_amount and _has_dates(table, n))
     for found in (grouped, in_time):
         yield from islice(filter(None, found), 1)
+
+
+def check_overlap(table: Table) -> Iterator[Finding]:
+    """Yield columns whose rows are windows that share steps with the row before them."""
+    arrays = [name for name in table.columns if is_array(table.column_type(name))]
+    for name in arrays if table.num_rows >= LEAST_ROWS else ():
+        column = table.arrow[name].slice(0, MOST_PAIRS + 1)
+        rows = [None if row is None else np.asarray(row, object) for row in column.to_pylist()]
+        shifts = [_shift(*pair) for pair in pairwise(rows)]
+        usual = max({*shifts} - {0}, key=shifts.count, default=0)
+        if not usual or shifts.count(usual) < len(shifts) / 2:
+            continue
+        size = len(rows[0]) if rows[0] is not None else 0
+        message = (
+            f"rows of column {name!r} are windows: {shifts.count(usual)} of {len(shifts)} looked "
+            f"at share {size - usual} of {size} steps with the row before."
+        )
+        yield WINDOWS_DIVIDED.finding(message, column=name)
+        return
+
+
+def _shift(one: Any, other: Any) -> int:
+    """Return by how many steps a row is moved against the one before; 0 where they do not overlap.
+
+    >>> _shift(np.array([1, 2, 3, 4]), np.array([2, 3, 4, 5])), _shift(np.ones(4), np.ones(4))
+    (1, 0)
+    """
+    if one is None or other is None or one.shape != other.shape or len(one) < 4:
+        return 0
+    if (one == one[0]).all() or (one == other).all():
+        return 0
+    half = range(1, len(one) // 2 + 1)
+    return next((n for n in half if (one[n:] == other[:-n]).all()), 0)
+
+
+def check_target(table: Table, label: str) -> Iterator[Finding]:
+    """Yield other columns that are called as targets are, where nobody named the target.
+
+    A column that says the same in other words is no other target.
+    """
+    role = get_role("label")
+    named = [n for n in table.columns if n != label and n.lower() in role.names]
+    others = [name for name in named if role.accepts(table.column_type(name), True)]
+    scalars = [name for name in (label, *others) if table.profile(name).is_scalar]
+    for name in [n for n in others if n in scalars and label in scalars]:
+        pairs = table.arrow.select([label, name]).group_by([label, name]).aggregate([]).num_rows
+        if pairs == (table.profile(label).num_distinct or 0):
+            others.remove(name)
+    if others:
+        shown = ", ".join(map(repr, others))
+        message = f"column {label!r} is taken as the target; it may also be {shown}."
+        yield TARGET_GUESSED.finding(message, column=label)
 
 
 def _check_groups(table: Table, column: str, label: str) -> Finding | None:

@@ -145,6 +145,8 @@ def _explained(error: Exception) -> tuple[list[str], str]:
     if found.known:
         cause = " ".join((f"{found.code} {found.title}.", *found.derived))
         return [message, f"cause: {cause}"], found.fix or ""
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename!s:.200}: {error.strerror}."], "Check the path and who may use it."
     if isinstance(error, MemoryError | OSError):
         return [message], ""
     return [message], "This is an internal error: please report it with the output of --debug."

@@ -6,6 +6,7 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from surefit.config.sections import (
     LOCAL,
     CodeName,
     EarlyStopping,
+    FieldChoice,
+    Forecast,
     Generation,
     ImageAugment,
     Local,
@@ -149,8 +152,10 @@ class RunConfig(Section):
     data: tuple[str, ...] = ()
     """Training data: a file, a folder, a URL (s3://, gs://, hf://, https:// …) or a hub id.
     Several: a YAML list, or repeat the option."""
-    eval_data: tuple[str, ...] = ()
-    """Validation data, as for data. Default: a share of the training data (eval_share)."""
+    eval_data: tuple[str, ...] | dict[str, str] = ()
+    """Validation data, as for data. Several sets are {NAME: path}, or NAME=path repeated: each has
+    its metrics, such as NAME_loss, and the first decides which step is best, or the one that
+    early_stopping.metric names. Default: a share of the training data (eval_share)."""
     model: str = ""
     """A local folder, a hub id, a .gguf file, tiny:ARCH (small and untrained) or module:function
     (your own nn.Module)."""
@@ -222,6 +227,8 @@ class RunConfig(Section):
     """How the classes of rows and words count in the loss."""
     preference: PreferenceOptions = PreferenceOptions()
     """How preferences become a loss, for the task preference."""
+    forecast: Forecast = Forecast()
+    """How a long table of series is cut into windows."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
     lr: float | None = Field(None, gt=0)
@@ -302,6 +309,9 @@ class RunConfig(Section):
     box_format: Literal["xyxy", "xywh", "cxcywh"] | None = None
     """What the four numbers of a box are: two corners, a corner and a size, or the centre and a
     size. Default: inferred."""
+    fields: dict[str, FieldChoice] = Field({})
+    """How columns become tensors in the task custom, by column: fields.x.pad=-1, fields.x.axes,
+    fields.x.dtype, fields.x.masked=false; from Python also a surefit.Field. Default: inferred."""
     metrics: dict[str, MetricChoice] = Field({})
     """Metrics beside those of the task: built-in ones of classes by name ([roc_auc, pr_auc,
     log_loss, precision, recall, confusion, top3]), and your own as NAME: module:function or
@@ -376,6 +386,26 @@ class RunConfig(Section):
                 raise ValueError("it has a NUL, which no name of a file has")
         return value
 
+    @field_validator("eval_data", mode="before")
+    @classmethod
+    def _named_sets(cls, value: Any) -> Any:
+        """Return NAME=path of each validation set as a mapping; a file of that name is a path."""
+        paths = [value] if isinstance(value, str) else value
+        if not isinstance(paths, list | tuple):
+            return value
+        named = [None if os.path.exists(path) else SET_NAME.match(path) for path in paths]
+        if not any(named):
+            return value
+        if not all(named):
+            raise ValueError("expected NAME=path for all validation sets, or for none")
+        return {found[1]: found[2] for found in named if found}
+
+    @property
+    def eval_paths(self) -> tuple[str, ...]:
+        """Return where the validation data is, of all sets."""
+        named = self.eval_data
+        return tuple(named.values()) if isinstance(named, dict) else named
+
     @field_validator("batch_size", mode="before")
     @classmethod
     def _rows_or_auto(cls, value: Any) -> Any:
@@ -423,6 +453,8 @@ class RunConfig(Section):
         return rates
 
 
+SET_NAME = re.compile(r"(\w[\w-]*)=(.+)")
+"""A validation set on the command line: its name and its path."""
 LOCAL_KEYS = tuple(n for n, info in RunConfig.model_fields.items() if LOCAL in info.metadata)
 SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""

@@ -59,6 +59,26 @@ CodeName = Annotated[str, AfterValidator(_check_code_name)]
 """Code of the user's own, as module:function."""
 
 
+class FieldChoice(Section):
+    """How a column becomes a tensor, where it should not be as inferred."""
+
+    axes: tuple[str, ...] | None = None
+    """A name for each axis of a row, without the batch; those along which rows differ in size end
+    with `time`."""
+    dtype: Literal["bool", "int64", "int32", "float32", "float64"] | None = None
+    """The type of the numbers in a batch."""
+    pad: float | int | None = None
+    """The value that rows are padded with."""
+    aligned_with: str | None = None
+    """A column that has the same length in every row."""
+    masked: bool = True
+    """Whether a batch has the mask of the column."""
+
+    def asked(self) -> dict[str, Any]:
+        """Return what is set, by name."""
+        return self.model_dump(exclude_defaults=True)
+
+
 class _Changes(Section):
     """Changes by name, each with its strength; a list of names has the usual strengths."""
 
@@ -370,6 +390,23 @@ class PreferenceOptions(Section):
     simpo: 2."""
     gamma: float | None = Field(None, ge=0)
     """The margin of rewards that simpo asks for. Default: half of beta."""
+
+
+class Forecast(Section):
+    """How a long table of series is cut into windows, for the task forecasting. The column that is
+    forecast is columns.label; all columns of numbers are inputs."""
+
+    group: str | None = None
+    """The column that tells the series apart. Default: the table is one series."""
+    time: str | None = None
+    """The column of dates or numbers that orders the rows of a series."""
+    history: int | None = Field(None, ge=1)
+    """Steps that the model sees."""
+    horizon: int | None = Field(None, ge=1)
+    """Steps that are forecast."""
+    season: int | None = Field(None, ge=1)
+    """Steps of a season, such as 24 for hours of a day: the seasonal baseline repeats the last one,
+    and MASE is relative to that."""
 
 
 class EarlyStopping(Section):

@@ -289,6 +289,7 @@ class Arrays:
         return nested_column(flat, [array.shape for array in arrays])
 
     def _check_shape(self, place: int, array: Array, first: Array) -> None:
+        """Refuse another number of axes; which axes may differ in size is for those who read it."""
         shape, known = list(array.shape), self.known
         expected: list[int | None] = list(first.shape)
         if array_rank(known):
@@ -296,15 +297,11 @@ class Arrays:
         if not pa.types.is_null(known) and not is_array(nested_list(*list_axes(known))):
             what = f"holds an array of shape {shape}, but {describe_type(known)} in earlier rows"
             raise self._fault(WRONG_TYPE, place, what)
-        same_rank = len(shape) == len(expected)
-        # images may differ in every axis, rows of features only in the first
-        is_image = len(shape) == 3 or array.dtype == np.uint8
-        is_transposed = len(shape) == 2 and shape[:1] == expected[:1]
-        free = is_image or is_transposed or not same_rank
-        pairs = () if free else zip(shape[1:], expected[1:], strict=True)
-        if not same_rank or any(size != wanted for size, wanted in pairs if wanted is not None):
+        if len(shape) != len(expected):
             shown = ", ".join("*" if size is None else str(size) for size in expected)
-            what = f"has shape {shape}, but [{shown}] in earlier rows; only the first axis may vary"
+            what = (
+                f"has shape {shape}, but [{shown}] in earlier rows, which is another number of axes"
+            )
             raise self._fault(WRONG_SHAPE, place, what)
 
     def _fault(self, rule: Rule, place: int, what: str) -> ColumnFaultError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from glob import glob, has_magic
 from itertools import chain, product
 from pathlib import Path
@@ -39,7 +39,6 @@ from surefit.data.official_splits import (
 )
 from surefit.data.remote_data import Copy, open_url
 from surefit.data.remote_url import clean_url, is_url, protocol_of
-from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import Finding
 
@@ -200,22 +199,7 @@ def _media_in(folder: Path) -> list[Path]:
     return [file for file in found if kind is not None and kind.has(file)]
 
 
-@dataclass(frozen=True)
-class Located:
-    """The paths of some data, and the copies of remote files among them."""
-
-    paths: list[Path]
-    copies: tuple[Copy, ...] = ()
-
-    def complete(self, table: Table) -> Table:
-        """Return the table with what was found about its URLs, which a command says once."""
-        found = [each for copy in self.copies for each in copy.findings]
-        for copy in self.copies:
-            copy.findings.clear()
-        return replace(table, findings=(*found, *table.findings))
-
-
-def locate(data: Sequence[str | Path], finder: Finder) -> Located:
+def locate(data: Sequence[str | Path], finder: Finder) -> tuple[list[Path], list[Copy]]:
     """Return the paths, those that patterns such as *.png match, and the local copies of URLs.
 
     Of a remote folder, files of known formats are copied, or all, if it has none. An empty path,
@@ -240,7 +224,7 @@ def locate(data: Sequence[str | Path], finder: Finder) -> Located:
         else:
             copies.append(open_url(name, is_data))
             paths += copies[-1].paths
-    return Located(paths, tuple(copies))
+    return paths, copies
 
 
 def _local_path(url: str) -> Path:

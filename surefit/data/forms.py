@@ -170,9 +170,8 @@ def read_whole_answers(table: Table, chosen: Mapping[str, str]) -> dict[str, str
         return dict(chosen)
     others = {role: name for role, name in chosen.items() if role != "answer"}
     kind = table.column_type(column)
-    firsts = (
-        [turns[0] for turns in table.profile(column).first if turns] if is_dialogue(kind) else []
-    )
+    dialogues = table.profile(column).first if is_dialogue(kind) else []
+    firsts = [turns[0] for turns in dialogues if turns]
     names = [str(turn.get("role") or turn.get("from")).lower() for turn in firsts]
     if sum(name not in ANSWERING for name in names) > 0.5 * len(names):  # prompts are there, too
         return {**others, "messages": column}

@@ -214,6 +214,8 @@ CARD = "README.md"
 _FRONT_MATTER = re.compile(r"\A\ufeff?---\s*\n(.*?)\n---\s*(\n|\Z)", re.S)
 _MAX_CHARACTERS = 1 << 20
 SHOWN = 10
+MOST_DEPTHS = 4
+"""Parts `**` of a pattern: each multiplies how often a folder is looked at."""
 
 Files = Mapping[str, list[str]]
 """The patterns of each split."""
@@ -327,6 +329,8 @@ def _match(folder: Path, patterns: list[str]) -> tuple[Path, ...]:
     for pattern in patterns:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise _leads_out(folder, pattern)
+        if Path(pattern).parts.count("**") > MOST_DEPTHS:
+            raise ValueError(f"{pattern[:80]!r} has more than {MOST_DEPTHS} parts **")
         for path in sorted(folder.glob(pattern)):
             if not path.is_file() or path.name.startswith(".") or path.name == CARD:
                 continue

@@ -112,9 +112,12 @@ def open_table(
         table = open_object(data)
     elif data:
         finder, skip = Finder(OPENERS, ending, part, each_a_class), on_bad_file == "skip"
-        located = locate(data, finder)
-        table = _open_paths(located.paths, reading or Reading(), skip, finder, may_differ)
-        table = located.complete(table)
+        paths, copies = locate(data, finder)
+        table = _open_paths(paths, reading or Reading(), skip, finder, may_differ)
+        about = [found for copy in copies for found in copy.findings]
+        for copy in copies:  # a command says it once
+            copy.findings.clear()
+        table = replace(table, findings=(*about, *table.findings))
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
@@ -152,14 +155,14 @@ def _open_paths(
 def files_of(data: Sequence[str | Path]) -> list[Path]:
     """Return the local files to open for some data, without label files that belong to others."""
     finder = Finder(OPENERS, ending)
-    return finder.files_of(locate(data, finder).paths)[0]
+    return finder.files_of(locate(data, finder)[0])[0]
 
 
 def validation_of(data: Any) -> Any:
     """The validation part of data with official splits: paths, or a Dataset; None without one."""
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         finder = Finder(OPENERS, ending)
-        found = (finder.splits_in(path) for path in locate(data, finder).paths)
+        found = (finder.splits_in(path) for path in locate(data, finder)[0])
         parts = [splits.parts.get("validation", ()) for splits in found if splits is not None]
         return [path for paths in parts for path in paths] or None
     if type(data).__name__ == "DatasetDict":

@@ -182,6 +182,8 @@ def _pick_text(left: Unmatched, columns: Sequence[str]) -> str | None:
     table = left.table
     # the content of files is text, whatever the column that names them is called
     own = [name for name in columns if name in table.contents or not is_metadata(name)]
+    files = {name for role in FILE_ROLES for name in get_role(role).names}
+    own = [name for name in own if name in table.contents or name.lower() not in files]
     if len(columns) == 1:
         may_be = own or not left.inferred
         return columns[0] if may_be and table.profile(columns[0]).holds_texts else None

@@ -127,16 +127,19 @@ def _read_parts(table: Table, column: str) -> PartColumn | None:
     return PartColumn(column, table.arrow[column], known, counts)
 
 
-def read_times(table: Table, column: str) -> Times:
-    """Return the moment of each row: seconds of dates, and numbers as they are."""
-    table.require_column("split.time", column)
+def read_times(table: Table, column: str, key: str = "split.time") -> Times:
+    """Return the moment of each row: seconds of dates, and numbers as they are.
+
+    `key` is the setting that names the column.
+    """
+    table.require_column(key, column)
     kind = table.column_type(column)
     times = new_array(table.num_rows, np.float64)
     texts = pc.unique(table.arrow[column]).drop_null().to_pylist() if is_text(kind) else []
     order = date_order([text for text in texts if text.strip()])
     if not (is_number(kind) or pa.types.is_temporal(kind) or order is not None):
         raise UsageError(
-            f"split.time is {column!r}, which has neither dates in one notation nor numbers.",
+            f"{key} is {column!r}, which has neither dates in one notation nor numbers.",
             "Name a column of dates, times or numbers.",
         )
     for at, part in table.profile(column).slices():
@@ -145,7 +148,7 @@ def read_times(table: Table, column: str) -> Times:
     if missing.any():
         where = table.where(int(np.argmax(missing)))
         raise UsageError(
-            f"split.time is {column!r}, and {int(missing.sum())} of {table.num_rows} rows have no "
+            f"{key} is {column!r}, and {int(missing.sum())} of {table.num_rows} rows have no "
             f"value there; row {where['row']} of {where['file']} is the first.",
             "Fill in the missing times, or delete the rows.",
         )

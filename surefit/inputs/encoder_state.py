@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from surefit.data.forecast_windows import Windows
 from surefit.inputs.audio.audio_format import AudioFormat
 from surefit.inputs.features.feature_layout import FeatureLayout
 from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
@@ -98,6 +99,8 @@ class Settings:
     """Which output of the module is used."""
     loss: ClassLoss = PLAIN
     preference: Preference | None = None
+    windows: Windows | None = None
+    """How tables of series are cut into rows."""
     generate: Mapping[str, Any] | None = None
     """What text is generated with: settings of transformers' GenerationConfig."""
     answer_tokens: int | None = None

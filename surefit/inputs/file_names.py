@@ -95,6 +95,12 @@ def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding
         yield NAMES_OF_FILES.finding(message, table.where(int(row)), fix=fix, column=column)
 
 
+GIVE_CLASSES = (
+    "Give the classes: a column label, one folder per class, or label_from, which takes "
+    r"them from the file names, such as --set 'label_from=^(\w+?)_'."
+)
+
+
 def _is_file(path: str) -> bool:
     if len(path) > _LONGEST or "\n" in path:
         return False
@@ -106,10 +112,7 @@ def _is_file(path: str) -> bool:
 
 def _fix(kind: str, column: str, labelled: bool) -> str:
     if kind in ("images", "audio") and not labelled:
-        return (
-            "Give the classes: a column label, one folder per class, or label_from, which takes "
-            r"them from the file names, such as --set 'label_from=^(\w+?)_'."
-        )
+        return GIVE_CLASSES
     if kind == "images":
         named = set_option("columns.image", column)
         return f"Read them as images: --task image-classification {named}."

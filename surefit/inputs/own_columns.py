@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice, repeat
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from surefit.batches.field import Field, lead_column, starts_in_time, well_known_fields
+from surefit.batches.collate import pad_stack
+from surefit.batches.field import Field, is_time, lead_column, well_known_fields
 from surefit.data.column_types import is_array, is_number, list_axes
 from surefit.data.data_rules import MISSING_COLUMN, WRONG_SHAPE, WRONG_TYPE
 from surefit.data.roles import ROLES, get_role
-from surefit.data.row_arrays import row_shape
+from surefit.data.row_arrays import Axis, row_shape
 from surefit.data.table import Table
+from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 
+Array = npt.NDArray[Any]
 PADDED_COLUMN = rule(
     "SF760",
     "warning",
@@ -41,6 +45,10 @@ PADDED_COLUMN = rule(
 NAMES_IN_BATCHES = {role.batch_column for role in ROLES.values()} | {"features", "input_ids"}
 """Names that batches of other tasks have: a module that asks for one does not mean its columns."""
 
+ONE_SHAPE = (
+    "Give all rows one shape. An axis may vary if its size differs in a tenth of the rows, or if "
+    "you give it a name that ends with 'time' (fields.COLUMN.axes)."
+)
 LOOKED_AT = 1000
 """Rows whose shapes are compared; all rows must have the most common one."""
 
@@ -103,34 +111,74 @@ def _names_in_batch(table: Table) -> set[str]:
     return {*numbers_of(table), *map(mask_of, arrays), *made}
 
 
-def own_fields(table: Table) -> tuple[dict[str, Field], list[Finding]]:
+def own_fields(
+    table: Table, asked: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Field], list[Finding]]:
     """Return how each column of numbers becomes a tensor.
 
-    Rows may differ in the size of their first axis; `encode` refuses those that differ in others.
+    Rows may differ in the size of any axis that varies as lengths do; its name ends with `time`.
+    `encode` refuses rows that differ in others. `asked` is what the user wants of a Field.
     """
     made: dict[str, Field] = {}
     found = []
+    names = numbers_of(table)
+    for name in {*asked} - {*names}:
+        raise UsageError(
+            f"fields has {name!r}, which is no column of numbers: {', '.join(names)}.",
+            "Name a column.",
+        )
     lead = lead_column(table.columns)
-    for name in numbers_of(table):
+    for name in names:
         sizes, value = row_shape(table, name).axes, list_axes(table.column_type(name))[1]
-        axes = tuple(f"{name}.{place}" for place in range(len(sizes)))
+        ragged = [
+            size.is_ragged or (not place and name == lead) for place, size in enumerate(sizes)
+        ]
         is_integer, is_boolean = pa.types.is_integer(value), pa.types.is_boolean(value)
-        made[name] = Field(axes, "bool" if is_boolean else "int64" if is_integer else "float32")
-        is_ragged = bool(sizes) and sizes[0].is_ragged
-        if is_ragged or (sizes and name == lead):
-            usual = well_known_fields().get(name) if lead is not None else None
-            made[name] = replace(made[name], axes=(f"{name}.time", *axes[1:]))
-            if usual is not None and (usual.rank, usual.dtype) == (len(axes), made[name].dtype):
-                made[name] = usual
-        if is_ragged:
-            mask = "attention_mask" if lead is not None else mask_of(name)
-            message = (
-                f"rows of column {name!r} have {sizes[0]} values along their first axis. In a "
-                f"batch, shorter ones are padded with {made[name].pad}; {mask!r} is 1 for values, "
-                "0 for padding."
-            )
-            found.append(PADDED_COLUMN.finding(message, column=name))
-    return made, found
+        spec = Field(
+            tuple(map(_axis_name, repeat(name), count(), ragged)),
+            "bool" if is_boolean else "int64" if is_integer else "float32",
+        )
+        usual = well_known_fields().get(name) if lead is not None and any(ragged) else None
+        if usual is not None and (usual.rank, usual.dtype) == (spec.rank, spec.dtype):
+            spec = usual
+        made[name] = _as_asked(spec, asked.get(name, {}), name)
+        found.append(_padded(name, made[name], sizes, lead))
+    return made, [finding for finding in found if finding is not None]
+
+
+def _axis_name(column: str, place: int, varies: bool) -> str:
+    """Return the name of an axis of a column, which ends with `time` where its size varies."""
+    if not varies:
+        return f"{column}.{place}"
+    return f"{column}.{place}.time" if place else f"{column}.time"
+
+
+def _as_asked(spec: Field, asked: Mapping[str, Any], column: str) -> Field:
+    """Return the Field with what the user wants of it; a varying axis may get another name."""
+    made = replace(spec, **asked)
+    if made.rank != spec.rank:
+        raise UsageError(
+            f"fields.{column}.axes names {made.rank} axes; rows of the column have {spec.rank}.",
+            "Name each axis of a row, without the batch; names of axes that vary end with 'time'.",
+        )
+    return made
+
+
+def _padded(name: str, spec: Field, sizes: Sequence[Axis], lead: str | None) -> Finding | None:
+    """Return the warning that rows of a column are padded; None for rows of one shape."""
+    varying = [place for place, size in enumerate(sizes) if size.is_ragged]
+    if not varying:
+        return None
+    axes = " and ".join(f"{sizes[place]} values along axis {place}" for place in varying)
+    if varying == [0]:
+        axes = f"{sizes[0]} values along their first axis"
+    mask = "attention_mask" if lead is not None else mask_of(name)
+    made = f"{mask!r} is 1 for values, 0 for padding" if spec.masked else "no mask is made"
+    message = (
+        f"rows of column {name!r} have {axes}. In a batch, shorter ones are padded with "
+        f"{spec.pad}; {made}."
+    )
+    return PADDED_COLUMN.finding(message, column=name)
 
 
 def mask_of(column: str) -> str:
@@ -138,55 +186,104 @@ def mask_of(column: str) -> str:
     return f"{column}_mask"
 
 
-def _masked(encoder: Encoder) -> list[str]:
-    """Return columns whose rows are padded, and that have no attention mask."""
-    lead = lead_column(encoder.extras)
-    return [
-        name
-        for name, spec in encoder.extras.items()
-        if starts_in_time(spec) and name != lead and spec.aligned_with is None
-    ]
+def varying_axes(spec: Field) -> list[int]:
+    """Return the axes along which rows of a column may differ in size."""
+    return [place for place, axis in enumerate(spec.axes) if is_time(axis)]
+
+
+def masks_of(encoder: Encoder) -> dict[str, str]:
+    """Return the columns whose rows are padded, by the name of the mask that is made for each.
+
+    Batches have a mask of one axis for the leading sequence without this.
+    """
+    extras = encoder.extras
+    lead = lead_column(extras)
+    made = {}
+    for name, spec in extras.items():
+        varying = varying_axes(spec)
+        mask = "attention_mask" if name == lead else mask_of(name)
+        by_lead = name == lead and len(varying) == 1
+        if varying and spec.masked and spec.aligned_with is None and not by_lead:
+            made[mask] = name
+    return {mask: name for mask, name in made.items() if mask not in extras}
 
 
 def fields_of(encoder: Encoder) -> dict[str, Field]:
-    """Return the Encoder's extra columns, which are those of the data, and their masks."""
+    """Return the Encoder's extra columns, which are those of the data, and their masks.
+
+    A mask has the axes along which its column varies.
+    """
     extras = encoder.extras
-    masks = {mask_of(name): Field(extras[name].axes[:1], "int64", 0) for name in _masked(encoder)}
+    masks = {
+        mask: Field(tuple(filter(is_time, extras[name].axes)), "int64", 0)
+        for mask, name in masks_of(encoder).items()
+    }
     return {**extras, **masks}
 
 
 def fit(rows: Iterable[Mapping[str, Any]], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
-    """Return the most common shape of a row in each column."""
+    """Return the most common size of the axes of each column that do not vary."""
     seen = {name: Counter[tuple[int, ...]]() for name in encoder.extras}
     for row in islice(rows, LOOKED_AT):
         for name, shapes in seen.items():
             if row[name] is not None:
-                shapes[_shape(row[name], name)] += 1
-    common = {name: shapes.most_common(1)[0][0] for name, shapes in seen.items()}
+                array, _ = _as_array(row[name], encoder.extras[name], name)
+                shapes[array.shape] += bool(array.size or not array.ndim)
+    common = {name: shapes.most_common(1)[0][0] for name, shapes in seen.items() if shapes}
     return replace(encoder, input=replace(encoder.input, shapes=common)), []
 
 
-def _shape(value: Any, column: str) -> tuple[int, ...]:
+def _as_array(value: Any, spec: Field, column: str) -> tuple[Array, Array]:
+    """Return the value of a row as an array, and where it has values.
+
+    Lists of different lengths within the row are padded as rows are.
+    """
     try:
-        return np.asarray(value).shape
+        array = np.asarray(value)
+        return array, np.ones(array.shape, bool)
     except ValueError:
-        message = f"column {column!r} contains lists of different lengths"
-        raise RowFaultError(WRONG_SHAPE, message, column) from None
+        inner = replace(spec, axes=spec.axes[1:])
+    parts = [_as_array(part, inner, column) for part in value]
+    kinds = [array.dtype for array, _ in parts if array.size]
+    blank = np.zeros((0,) * inner.rank)
+    parts = [each if each[0].size else (blank, blank) for each in parts]
+    if any(array.ndim != inner.rank for array, _ in parts):
+        message = f"column {column!r} has values and lists side by side"
+        raise RowFaultError(WRONG_SHAPE, message, column)
+    sizes = (len(parts), *np.max([array.shape for array, _ in parts], axis=0))
+    arrays, filled = zip(*parts, strict=True)
+    return (
+        pad_stack(arrays, sizes[1:], np.result_type(*kinds), spec.pad),
+        pad_stack(filled, sizes[1:], bool, False),
+    )
 
 
 def encode(row: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
-    """Return the masks of the row; its columns are added as they are."""
+    """Return the columns of a row, and their masks."""
+    made: dict[str, Any] = {}
+    masks = {name: mask for mask, name in masks_of(encoder).items()}
     for name, spec in encoder.extras.items():
         if row[name] is None:
             message = f"column {name!r} has no value"
             raise RowFaultError(WRONG_TYPE, message, name, fix="Fill it in, or remove the row.")
-        shape, known = _shape(row[name], name), encoder.input.shapes[name]
-        fixed = 1 if starts_in_time(spec) else 0
-        if shape[fixed:] != known[fixed:]:
-            message = f"column {name!r} has shape {list(shape)}; other rows have {list(known)}"
-            fix = "Give all rows one shape; only the first axis of arrays may vary."
-            raise RowFaultError(WRONG_SHAPE, message, name, fix)
-    return {mask_of(name): np.ones(len(row[name]), np.int64) for name in _masked(encoder)}
+        array, filled = _as_array(row[name], spec, name)
+        known, varying = encoder.input.shapes.get(name, array.shape), varying_axes(spec)
+        fixed = tuple(place for place in range(len(known)) if place not in varying)
+        if not array.size and varying and array.ndim < len(known):  # as an image without boxes
+            array = array.reshape([known[n] if n in fixed else 0 for n in range(len(known))])
+            filled = array.astype(bool)
+        if array.ndim != len(known) or any(array.shape[n] != known[n] for n in fixed):
+            message = (
+                f"column {name!r} has shape {list(array.shape)}; other rows have {list(known)}"
+            )
+            raise RowFaultError(WRONG_SHAPE, message, name, ONE_SHAPE)
+        if (filled.any(fixed) != filled.all(fixed)).any():
+            message = f"column {name!r} contains lists of different lengths"
+            raise RowFaultError(WRONG_SHAPE, message, name, ONE_SHAPE)
+        made[name] = array
+        if name in masks:
+            made[masks[name]] = filled.any(fixed).astype(np.int64)
+    return made
 
 
 def numbers_of(table: Table) -> list[str]:

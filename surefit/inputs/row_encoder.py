@@ -245,7 +245,7 @@ class RowEncoder:
         return blocks
 
     def _cast(self, row: Encoded, extras: Row) -> EncodedRow:
-        columns = {**row.columns, **extras}
+        columns = {**extras, **row.columns}
         fields = self.fields
         if not self.needs_targets:
             fields = {name: spec for name, spec in fields.items() if name in columns}

@@ -28,6 +28,8 @@ HASHED = 1024
 STEPS, MOST_CHANNELS = 16, 48
 POOLED = 10
 SECONDS = 10
+ROUNDING = 1e-6
+"""Of the spread of a row: a smaller mean is that of a row scaled to mean 0."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,14 @@ class Sample:
 
 
 def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> Sample | None:
-    """Return a keyed sample of encoded rows; None where there is nothing to describe."""
-    describe = next((make for name, make in DESCRIBED.items() if name in store.fields), None)
-    if describe is None or not len(store):
+    """Return a keyed sample of encoded rows; None where there is nothing to describe.
+
+    Windows of one series resemble each other, so none is unlike the others.
+    """
+    own = encoder.extras  # of whatever shape and meaning
+    known = (make for name, make in DESCRIBED.items() if name in store.fields and name not in own)
+    describe = next(known, None)
+    if describe is None or not len(store) or encoder.settings.windows is not None:
         return None
     per_row = sum(store.values(n).size for n in store.fields) / len(store)
     most = min(MOST_ROWS, max(50, int(MOST_NUMBERS / max(per_row, 1))))
@@ -67,8 +74,8 @@ def take_sample(store: Store, table: Table, encoder: Encoder, seed: int = 0) -> 
     facts = {**made.facts, **_media_facts(table, rows, encoder)}
     means = made.means if made.means is not None else np.empty((len(rows), 0))
     is_text = describe is _describe_tokens
-    known = _labels(store, places)
-    return Sample(table, rows, made.vectors, facts, known, made.channels, means, is_text)
+    labels = _labels(store, places)
+    return Sample(table, rows, made.vectors, facts, labels, made.channels, means, is_text)
 
 
 def _labels(store: Store, places: Array) -> Array | None:
@@ -125,9 +132,12 @@ def _describe_series(store: Store, places: Array) -> Described:
     sizes = np.array([len(row) for row in rows])
     owner = np.repeat(np.arange(len(rows)), sizes)
     every = np.concatenate([row[:, chosen] for row in rows])
+    levels = [(row, row.mean()) for row in rows]
     facts = {
         "length": sizes.astype(float),
-        "level": np.array([row.mean() for row in rows]),
+        "level": np.array(
+            [mean if abs(mean) > ROUNDING * row.std() else 0.0 for row, mean in levels]
+        ),
         "spread": np.array([row.std() for row in rows]),
         "constant end": np.array([_constant_end(row) for row in rows]),
     }

@@ -335,7 +335,9 @@ def total_seconds(
         read_rows = job.num_steps / steps * len(job.train) / processes
         training += read_rows * job.pipeline.live.row_seconds
     lengths = job.validation.lengths
-    evaluation = job.num_evaluations * eval_slope * float(lengths.sum(dtype=np.int64)) / processes
+    sets = [store.lengths for store in job.named.values()] or [lengths]
+    positions = sum(float(each.sum(dtype=np.int64)) for each in sets)
+    evaluation = job.num_evaluations * eval_slope * positions / processes
     if job.generates is not None and token_seconds:
         rows, new_tokens = job.generates
         chunks = -(-min(rows, len(lengths)) // job.batches.batch_size)

@@ -182,10 +182,15 @@ def _read_base(folder: Path, place: str, trusted: bool, quantize: str | None) ->
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
+    from safetensors.torch import load_file
     from safetensors.torch import load_model as load_weights
+    from torch.nn.parameter import is_lazy
 
     try:
-        load_weights(module, str(path))
+        if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            module.load_state_dict(load_file(path))  # lazy layers take their sizes from it
+        else:
+            load_weights(module, str(path))
     except RuntimeError as error:
         raise UsageError(
             f"The module does not match the saved weights: {str(error).splitlines()[0]}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from surefit.data.cell_files import with_files
 from surefit.data.data_rules import MISSING_COLUMN
+from surefit.data.forecast_windows import cut_windows
 from surefit.data.forms import spread_columns
 from surefit.data.python.streams import Stream
 from surefit.data.several_columns import base_role, join_columns
@@ -30,6 +31,8 @@ class Accepted:
 def accept(table: Table, task: TaskSpec, encoder: Encoder) -> Accepted:
     """Check the columns, find the files they name, and lay features out as in training."""
     refuse_stream(table)
+    if encoder.settings.windows is not None:
+        table = cut_windows(table, encoder.settings.windows, encoder.predicting)
     table = spread_columns(_named_as_read(table, task, encoder), task.role_names)
     table = join_columns(table, encoder.roles.values())
     table, roles, found = read_as_known(table, task, encoder.roles)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from surefit.batches.field import NUM_TARGETS, OWN
+from surefit.batches.field import NUM_ROWS, NUM_TARGETS, OWN
 from surefit.batches.loading import to_batch
 from surefit.data.forms import spread_columns
 from surefit.data.python.live_rows import LiveRows, kept_randomness, seed_generators
@@ -59,11 +59,13 @@ def live_batch(
     fields = {**MIXED_FIELDS, **pipeline.fields}
     batch = to_batch(columns, fields, pipeline.collate_fn, device, pipeline.layout)
     count = sum(row.num_targets for row in read)
-    own = pipeline.collate_fn is not None  # which may change the targets
+    counted = {NUM_TARGETS: count}
+    if pipeline.collate_fn is not None:  # which may change the targets
+        counted = {NUM_ROWS: len(read)}
     divisor = pipeline.divisor_of(
         count, lambda: np.concatenate([np.ravel(row.columns["labels"]) for row in read])
     )
-    return {**batch, **({} if own else {NUM_TARGETS: count}), DIVISOR: divisor}
+    return {**batch, **counted, DIVISOR: divisor}
 
 
 def _augmented(

@@ -108,7 +108,8 @@ def open_pipeline(
     names = (plan.get("model") or {}).get("columns") or {}
     call, _ = match_arguments(module, columns, expect_scores(Names(names), task, encoder))
     call.clock.epoch, call.clock.step = plan["epochs"] - 1, plan["steps"]  # the last ones
-    encoder = only_read(encoder, call) if loss_fn is None else encoder
+    if loss_fn is None and collate_fn is None:
+        encoder = only_read(encoder, call)
     return build_pipeline(task, encoder, module, call, loss_fn, collate_fn, plan["seed"])
 
 

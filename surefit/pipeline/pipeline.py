@@ -212,7 +212,9 @@ class Pipeline:
     @property
     def for_prediction(self) -> Pipeline:
         """Return the same for rows without targets, without what only training reads or adds."""
-        encoder = only_read(self.task.for_prediction(self.encoder), self.call)
+        encoder = self.task.for_prediction(self.encoder)
+        if self.collate_fn is None:  # else only that knows which columns it reads
+            encoder = only_read(encoder, self.call)
         call = replace(
             self.call.predicting, head=None, on_batch=None, auxiliary=None, varlen=Varlen()
         )
@@ -325,6 +327,8 @@ class Job:
     frozen_dtype: torch.dtype | None = None
     """What frozen matrices are cast to when training begins; None leaves them."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(lr=1e-3))
+    named: Mapping[str, Store] = field(default_factory=dict)
+    """The validation sets that have names; the first one is `validation`."""
     neftune: float | None = None
     """Strength of the noise on the embeddings of training rows."""
 
@@ -343,6 +347,18 @@ class Job:
             return batch
         noise = row_noise(self.neftune, self.pipeline.seed, epoch, self.train, rows)
         return {**batch, COLUMN: noise}
+
+    def evaluate(
+        self, settings: EvaluationSettings, group: Group = ALONE, progress: Progress = silent
+    ) -> Evaluation:
+        """Return the metrics of the validation set; those of named sets follow with their names."""
+        result = self.pipeline.evaluate(self.validation, settings, group, progress)
+        metrics = dict(result.metrics)
+        for name, store in self.named.items():
+            known = store is self.validation
+            each = result if known else self.pipeline.evaluate(store, settings, group, progress)
+            metrics |= {f"{name}_{metric}": value for metric, value in each.metrics.items()}
+        return replace(result, metrics=metrics)
 
     @property
     def num_evaluations(self) -> int:

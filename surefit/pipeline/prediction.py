@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.data.forecast_windows import shown_columns
 from surefit.data.table import Table
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.models.auxiliary_loss import without_router_logits
@@ -78,7 +79,9 @@ def _predict_chunk(
         places, rows = zip(*(ready[number] for number in chosen.tolist()), strict=True)
         predictions = _predict_batch(pipeline, list(rows), max_new_tokens)
         for place, prediction in zip(places, predictions, strict=True):
-            made[place] = {**prediction, **_as_written(pipeline, raws[place - first], prediction)}
+            raw = raws[place - first]
+            named = shown_columns(pipeline.encoder.settings.windows, raw)
+            made[place] = {**named, **prediction, **_as_written(pipeline, raw, prediction)}
     for place in sorted(made):
         yield {"row": place, **made[place]}
 
@@ -122,10 +125,11 @@ def _predict_batch(
         if own is not None or task.reads.own_fields is not None:
             # Which axes are the rows and their padding is not known.
             shortest = min(rows, key=lambda row: sum(value.size for value in row.values()))
-            other = pipeline.collate([shortest] * (3 if len(rows) == 2 else 2))
+            counts = len(rows), 3 if len(rows) == 2 else 2
+            other = pipeline.collate([shortest] * counts[1])
             again = pipeline.outputs(other)
             raws = [getattr(each, "raw", each) for each in (outputs, again)]
-            outputs = SimpleNamespace(raw=raws[0], again=(other, raws[1]))
+            outputs = SimpleNamespace(raw=raws[0], again=(other, raws[1]), counts=counts)
         if own is not None:
             return decode_by(own, outputs, batch, encoder)
         assert task.decode is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from surefit.batches.field import OWN
 from surefit.batches.loading import load_batch
 from surefit.checks.machine import check_weights
 from surefit.data.data_rules import USER_DATA_CODE_FAILED
@@ -36,6 +37,7 @@ from surefit.plan.proof import describe_built
 from surefit.plan.settle_step import parts_of_step
 from surefit.processes import num_processes
 from surefit.speed.numerics import align_weights
+from surefit.targets.own_loss import own_columns
 
 if TYPE_CHECKING:
     from torch import nn
@@ -205,9 +207,19 @@ def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Fin
         columns = ", ".join(train.row(0))
         raise USER_DATA_CODE_FAILED.error(
             f"collate_fn ({name}) raised {describe_error(error)}"[:300],
-            fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict.",
+            fix=f"Let it take a list of dicts of tensors ({columns}) and return a dict or a tuple.",
         ) from error
-    known = expect_scores(Names(), pipeline.task, pipeline.encoder)
-    call, notes = match_arguments(pipeline.module, list(batch), known)
-    made = note(f"{name} makes the batches; it gives {', '.join(batch)}.")
+    names = [name for name in batch if not name.startswith(OWN)]
+    inputs: list[str] = []
+    if isinstance(own_columns(batch), tuple):
+        parameters = inspect.signature(pipeline.module.forward).parameters.values()
+        inputs = names[
+            : sum(p.default is p.empty and p.kind < p.VAR_POSITIONAL for p in parameters)
+        ]
+    known = expect_scores(Names(inputs=inputs), pipeline.task, pipeline.encoder)
+    call, notes = match_arguments(pipeline.module, names, known)
+    shown = (
+        f"a tuple of {len(names)}" if isinstance(own_columns(batch), tuple) else ", ".join(names)
+    )
+    made = note(f"{name} makes the batches; it gives {shown}.")
     return replace(pipeline, call=call), [*notes, made]

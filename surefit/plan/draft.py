@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -23,7 +23,7 @@ from surefit.pipeline.open_pipeline import apply_choices
 from surefit.plan.plan import Plan
 from surefit.plan.proof import Outcome, Proof
 from surefit.progress import Progress
-from surefit.request import PythonObjects, Request
+from surefit.request import PythonObjects, Request, metric_of, named_eval_data
 from surefit.speed.precision import lower_dtype
 from surefit.targets.task_spec import TaskSpec
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from surefit.batches.order import Batches
     from surefit.checks.probes.first_batch import FirstPass
     from surefit.checks.probes.model_profile import ModelProfile
+    from surefit.data.forecast_windows import Windows
     from surefit.data.split_columns import PartColumn
     from surefit.data.table import Table
     from surefit.inputs.augment.array_augment import ArrayAugment
@@ -66,6 +67,8 @@ class Draft:
     """The training and validation data as they were opened, without the column of parts."""
     part_column: PartColumn | None
     """The column that says which part of the split a row belongs to."""
+    windows: Windows | None
+    """How tables of series are cut into rows."""
     kept_arrays: bool
     """Whether the tables have arrays as they are stored, for a module that reads all columns."""
     source: ModelSource
@@ -85,6 +88,8 @@ class Draft:
     built: Built
     train: Store
     validation: Store
+    named: Mapping[str, Store]
+    """The validation sets that have names; the first one is `validation`."""
     kept_bytes: int
     augment: ArrayAugment | None
     min_rows: tuple[int, str] | None
@@ -128,6 +133,11 @@ class Draft:
         """The chosen task."""
         assert self.plan.task is not None
         return self.plan.task
+
+    @property
+    def watched(self) -> str | None:
+        """The metric that the user watches, without the name of a validation set."""
+        return metric_of(self.config.early_stopping.metric, named_eval_data(self.request))
 
     @property
     def limit(self) -> Limit:

@@ -128,9 +128,18 @@ def check_one_batch(d: Draft) -> None:
 
 def read_own_fields(d: Draft) -> tuple[Encoder, Findings]:
     """Return the Encoder with the Fields of a task that reads all columns."""
+    asked = {name: field.asked() for name, field in d.config.fields.items()}
     if d.task.reads.own_fields is None:
+        if asked:
+            raise UsageError(
+                f"fields is set for {', '.join(asked)}; the task {d.task.name} makes its batches "
+                "by its own Fields.",
+                "Leave fields out, or use the task custom: pass a loss_fn and no task.",
+            )
         return d.encoder, ()
-    own, found = d.task.reads.own_fields(d.data.table)
+    own, found = d.task.reads.own_fields(d.data.table, asked)
+    if d.objects.collate_fn is not None:  # which gets the rows as they are, and pads them itself
+        own, found = {name: replace(field, masked=False) for name, field in own.items()}, []
     return replace(d.encoder, extras=own), found
 
 
@@ -163,6 +172,7 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         ),
         box_format=config.box_format,
         max_categories=config.table.max_categories,
+        windows=d.windows,
         preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
         tokens=KnownTokens(
             source.decoder_start,

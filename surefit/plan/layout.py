@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.branches import cut_row, is_branched
+from surefit.batches.collate import PADDING_FREE
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, starts_in_time
 from surefit.errors import UsageError
@@ -78,7 +79,7 @@ def choose_layout(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
         """Padding-free layouts, the fastest first, or why there is none."""
         is_sparse = head is not None and head.positions == "labelled"
         why = _why_padded(trial, may_join, is_sparse)
-        plain = Choices(head, "padding-free")
+        plain = Choices(head, PADDING_FREE)
         if why is not None:
             return (), why
         shares = is_sparse and is_branched(pipeline.fields) and training_device().type == "cpu"

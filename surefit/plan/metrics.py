@@ -51,7 +51,7 @@ def find_scorer(d: Draft) -> tuple[Callable[[str, str], Any] | None, list[Findin
     name, code = d.config.generate.scorer, d.request.code
     scorer, found = own_function("generate.scorer", name, d.objects.scorer, code)
     if scorer is None:
-        check_metric(d.config.early_stopping.metric, d.task)
+        check_metric(d.watched, d.task)
     else:
         with_scorer(d.task, scorer)
     return scorer, found
@@ -77,7 +77,7 @@ def check_watched(d: Draft) -> None:
     """Refuse to watch a score of generated text where no text will be generated."""
     pipeline, metric, generate = (
         d.pipeline,
-        d.config.early_stopping.metric,
+        d.watched,
         d.pipeline.task.generate,
     )
     check_metric(metric, pipeline.task)
@@ -103,7 +103,7 @@ RATIO = 20
 
 def choose_best_metric(d: Draft) -> tuple[TaskSpec, list[Finding]]:
     """Return the task, with macro_f1 as best metric where accuracy would hide rare classes."""
-    task, encoder, asked = d.task, d.encoder, d.config.early_stopping.metric
+    task, encoder, asked = d.task, d.encoder, d.watched
     labels = encoder.target.classes
     counts = labels.counts if labels is not None and labels.counts else (1,)
     total, largest, smallest = sum(counts), max(counts), min(counts)
@@ -176,7 +176,7 @@ def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
     if values is not None:
         for name, metric in task.figures.own_metrics.items():
             figure = _try(metric, *values)
-            if name == d.config.early_stopping.metric and not isinstance(figure, float):
+            if name == d.watched and not isinstance(figure, float):
                 message = f"early_stopping.metric is {name!r}, which gives several numbers."
                 raise METRIC_FAILED.error(message, fix="Watch a metric that gives one number.")
     keeping = [name for name, each in task.figures.own_metrics.items() if _keeps(each)]

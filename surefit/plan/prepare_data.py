@@ -10,6 +10,13 @@ import numpy as np
 
 from surefit.batches.order import Batches
 from surefit.config import RunConfig, joint_parts
+from surefit.data.forecast_windows import (
+    FORECASTING,
+    Windows,
+    cut_windows,
+    is_forecast,
+    plan_windows,
+)
 from surefit.data.formats.number_columns import without_text_columns
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.forms import spread_columns
@@ -33,7 +40,7 @@ from surefit.plan.augmentation import own_function
 from surefit.plan.choose_form import choose_form, further_inputs, with_given_ids
 from surefit.plan.draft import Draft, Findings, Wanted
 from surefit.plan.metrics import choose_metrics
-from surefit.request import PythonObjects
+from surefit.request import Request, named_eval_data
 from surefit.targets.own_outputs import require_loss_fn
 from surefit.targets.task_spec import Columns, TaskSpec, account_columns
 from surefit.tasks import ORDERED_TASK, OWN_TASK, TASKS
@@ -45,6 +52,7 @@ from surefit.user_code import report_code
 def find_wanted(d: Draft) -> tuple[Wanted, Findings]:
     """Return the task that the user names, if any."""
     name, is_ordered = d.config.task, bool(d.config.label_order)
+    name = name or (FORECASTING if is_forecast(d.config) else None)
     if d.objects.task is not None or name is None:
         return d.objects.task or (ORDERED_TASK if is_ordered else None), ()
     wanted = find_task(name, d.request.code)
@@ -62,12 +70,24 @@ Tables = tuple[Table, Table | None]
 def open_data(d: Draft) -> tuple[tuple[Tables, PartColumn | None, bool], list[Finding]]:
     """Return the tables, the column of parts, and whether arrays in them are kept as stored."""
     with as_stored(d.wanted is OWN_TASK or _may_be_own(d)) as kept:
-        tables, found = open_tables(d.config, d.objects, d.wanted)
-    has_eval_data = tables[1] is not None
-    parts = find_part_column(
-        tables[0], d.config.split, has_eval_data, part_columns(d.config.columns)[0]
-    )
+        tables, found = open_tables(d.request, d.wanted)
+    has_eval_data, split = tables[1] is not None, d.config.split
+    if is_forecast(d.config):  # windows have other rows than the table
+        split = split.model_copy(update={"column": "none"})
+    parts = find_part_column(tables[0], split, has_eval_data, part_columns(d.config.columns)[0])
     return (_without(tables, parts), parts, bool(kept)), found
+
+
+def cut_into_windows(d: Draft) -> tuple[tuple[Tables, Windows | None], list[Finding]]:
+    """Return the tables as windows, where they are series to forecast."""
+    if not is_forecast(d.config):
+        return (d.tables, None), []
+    windows = plan_windows(d.tables[0], d.config)
+    table, eval_table = (None if each is None else cut_windows(each, windows) for each in d.tables)
+    assert table is not None
+    opened = [finding for each in d.tables if each is not None for finding in each.findings]
+    found = [*table.findings, *(eval_table.findings if eval_table is not None else ())]
+    return ((table, eval_table), windows), [each for each in found if each not in opened]
 
 
 def _without(tables: Tables, parts: PartColumn | None) -> Tables:
@@ -78,20 +98,21 @@ def open_data_again(d: Draft) -> tuple[Tables, Findings]:
     """Return tables with arrays as tasks read them, unless the module reads them as they are."""
     if not d.kept_arrays or d.wanted is not None or _is_own(d):
         return d.tables, ()
-    return _without(open_tables(d.config, d.objects, d.wanted)[0], d.part_column), ()
+    return _without(open_tables(d.request, d.wanted)[0], d.part_column), ()
 
 
-def open_tables(
-    config: RunConfig, objects: PythonObjects, wanted: Wanted
-) -> tuple[Tables, list[Finding]]:
+def open_tables(request: Request, wanted: Wanted) -> tuple[Tables, list[Finding]]:
     """Return the training Table without the ignored columns, and the validation Table if there is
     one.
 
-    That is the validation data, else the validation part of official splits. Of the columns that
-    the user names, several under one name are joined.
+    That is the validation data, else the validation part of official splits. Of several named
+    sets, it is the one that decides which step is best. Of the columns that the user names,
+    several under one name are joined.
     """
+    config, objects = request.config, request.objects
     data = objects.data if objects.data is not None else list(config.data)
     eval_data = objects.eval_data if objects.eval_data is not None else list(config.eval_data)
+    eval_data = next(iter(named_eval_data(request).values()), eval_data)
     named = part_columns(config.columns)[0].values()
     if isinstance(data, list) and not data:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
@@ -122,7 +143,11 @@ def _may_be_own(d: Draft) -> bool:
 
 def _is_own(d: Draft) -> bool:
     """Return whether the task is `custom`, though nobody names it."""
-    return _may_be_own(d) and own_columns.suits(_ungrouped(d), d.hints.required, d.hints.arguments)
+    if not _may_be_own(d):
+        return False
+    if d.objects.collate_fn is not None:  # which makes what forward gets
+        return own_columns.has_numbers(_ungrouped(d))
+    return own_columns.suits(_ungrouped(d), d.hints.required, d.hints.arguments)
 
 
 def _ungrouped(d: Draft) -> Table:
@@ -135,6 +160,8 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
     """Return the task with its metrics, and its roles."""
     config, table, hints = d.config, d.tables[0], d.hints
     chosen, further = part_columns(config.columns)
+    if d.windows is not None:
+        chosen = {**chosen, "features": "features", "label": d.windows.value}
     wanted = OWN_TASK if _is_own(d) else d.wanted
     columns = choose_form(table, hints, wanted, chosen, config.split.by)
     if not (config.tokenizer or d.source.tokenizer or d.source.makes_tokenizer):
@@ -147,7 +174,8 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
         raise
     if task.reads.own_fields is not None:
         require_loss_fn(task, d.loss_fn or d.objects.training_step)
-        own_columns.check_call(_ungrouped(d), hints.required)
+        if d.objects.collate_fn is None:
+            own_columns.check_call(_ungrouped(d), hints.required)
     roles |= further_inputs(table, roles, hints.arguments, further)
     task, found = choose_metrics(config.metrics, d.objects.metrics, d.request.code, task)
     return (task, roles), found

@@ -165,6 +165,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
         config.parallel,
         d.plan.choices.parallel is not None and d.plan.choices.parallel.whole,
         optimizer=d.optimizer,
+        named=d.named,
         neftune=config.neftune,
     )
     if config.neftune is not None:

@@ -18,10 +18,11 @@ from surefit.checks.copies import (
     check_shared_inputs,
     note_repeats,
 )
-from surefit.checks.split_advice import advise_split
+from surefit.checks.split_advice import advise_split, check_overlap, check_target
 from surefit.config import RunConfig, set_option
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import is_text, is_text_list
+from surefit.data.forecast_windows import with_split
 from surefit.data.row_arrays import count_distinct, take
 from surefit.data.row_parts import HeldOut, RowParts, hash_columns, hold_out
 from surefit.data.split import (
@@ -87,6 +88,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     """Split off validation rows, or take the evaluation data; report copies and leakage."""
     config, task, roles, reports = d.config, d.task, d.forms.roles, not d.request.one_row
     table, eval_table, by = d.forms.table, d.forms.eval_table, config.split.by
+    if d.windows is not None and eval_table is None:
+        config = with_split(config)
     _check_group_column(table, by)
     parts = row_parts(table, task, roles, by)
     rows, found = _scanned(table, config.scan, config.seed)
@@ -102,6 +105,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         is_drawn = d.part_column is None and not config.split.is_settled
         if reports and is_drawn and roles.get("label") in table.columns:
             found += advise_split(table, roles["label"])
+        if reports and is_drawn and d.windows is None and config.split.by is None:
+            found += check_overlap(table)
         is_whole = len(rows) == table.num_rows
         train = split.train if is_whole else rows[split.train]
         validation = split.evaluation if is_whole else rows[split.evaluation]
@@ -120,6 +125,8 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         found += _shared_groups(table, eval_table, by)
         held_out = hold_out(parts, hashes[0], shown[0])
     of_table = task.reads.whole_rows
+    if reports and roles.get("label") in table.columns and "label" not in config.columns:
+        found += check_target(table, roles["label"])
     if reports:
         found += check_contradictions(
             table, rows, parts, hashes, task.reads.exact_targets, of_table

@@ -13,7 +13,7 @@ from surefit.checks.class_values import check_classes
 from surefit.checks.column_rules import check_tables
 from surefit.checks.ledger import make_ledger
 from surefit.checks.machine import check_emulated, check_machine
-from surefit.data.cache import collect_damage, fingerprint, use_cache
+from surefit.data.cache import collect_damage, use_cache
 from surefit.data.cache_contents import limit_cache
 from surefit.data.remote_data import reading_once
 from surefit.data.roles import extra_fields
@@ -44,6 +44,7 @@ from surefit.plan.class_loss_options import check_loss_options
 from surefit.plan.draft import Choice, Draft, Kept, Row, Stage, run
 from surefit.plan.fit_in_memory import predict_fit, settle_batch_size, trace_largest
 from surefit.plan.generation_settings import settle_generation
+from surefit.plan.named_sets import encode_named, rows_key
 from surefit.plan.plan import ModelChoice, Plan
 from surefit.plan.probe_targets import choose_target_use, probe_targets
 from surefit.plan.proof import StaleProofError, confirm_proof, find_proof, write_proof
@@ -59,6 +60,7 @@ READING = (
     Stage("task", prepare_data.find_wanted, "wanted"),
     Stage("opening the data", prepare_data.open_data, "tables part_column kept_arrays"),
     Stage("opening the data", lambda d: prepare_data.check_stream(*d.tables, d.config)),
+    Stage("opening the data", prepare_data.cut_into_windows, "tables windows"),
     Stage("opening the model", build_model.open_source, "source"),
     Stage("opening the model", build_model.read_hints, "source hints"),
     Stage("opening the data", prepare_data.open_data_again, "tables"),
@@ -109,13 +111,14 @@ ENCODED = (
     *BUILDING,
     Stage("columns", lambda d: prepare_data.account(d, d.pipeline.encoder), "roles columns"),
     ENCODING,
+    Stage("encoding the rows", encode_named, "named"),
     Stage("augmentation", lambda d: augmentation.check_copies(d.train, d.copies)),
     Stage(
         "encoded rows",
         lambda d: (make_ledger(d.train, d.validation, d.data.left_out), ()),
         "ledger",
     ),
-    Stage("encoded rows", lambda d: (fingerprint(d.train.key, d.validation.key), ()), "data_key"),
+    Stage("encoded rows", lambda d: (rows_key(d), ()), "data_key"),
     Stage("encoded rows", fit_encoder.check_encoded),
 )
 """Up to the encoded and checked rows."""

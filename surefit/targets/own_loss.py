@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
-from surefit.batches.field import IGNORE_INDEX, NUM_TARGETS, OWN
+from surefit.batches.field import IGNORE_INDEX, NUM_ROWS, NUM_TARGETS, OWN
 from surefit.errors import UsageError
 from surefit.targets.task_spec import Batch
 
@@ -89,9 +89,13 @@ class OwnLoss:
         return mean_as_sum(value, batch)
 
 
-def own_columns(batch: Batch) -> dict[str, Any]:
-    """Return the columns of a batch without surefit's own, as user code gets them."""
-    return {name: value for name, value in batch.items() if not name.startswith(OWN)}
+def own_columns(batch: Batch) -> Any:
+    """Return the columns of a batch without surefit's own, as user code gets them.
+
+    A batch that the user's `collate_fn` made as a tuple is one again.
+    """
+    own = {name: value for name, value in batch.items() if not name.startswith(OWN)}
+    return tuple(own.values()) if all(map(str.isdecimal, own)) else own
 
 
 def mean_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
@@ -102,5 +106,5 @@ def mean_as_sum(loss: Any, batch: Batch) -> tuple[Any, int]:
     if labels is not None and labels.ndim > 1 and not labels.is_floating_point():
         count = int((labels != IGNORE_INDEX).sum())
     else:
-        count = len(next(iter(batch.values())))
+        count = batch.get(NUM_ROWS) or len(next(iter(batch.values())))
     return loss * count, count

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from surefit.batches.field import starts_in_time
 from surefit.errors import UsageError
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.own_columns import mask_of
+from surefit.inputs.own_columns import mask_of, varying_axes
 from surefit.targets.own_loss import own_columns
 from surefit.targets.task_spec import Batch, TaskSpec
 
@@ -42,15 +41,18 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     `outputs.again` are a batch of another number of rows and what `forward` returned for it: an
     axis is that of the rows, or of their padded values, if its size follows in both.
     """
-    raw, count = getattr(outputs, "raw", outputs), len(next(iter(batch.values())))
+    raw = getattr(outputs, "raw", outputs)
     other, again = getattr(outputs, "again", (batch, raw))
+    known = [len(next(iter(columns.values()))) for columns in (batch, other)]
+    count, others = getattr(outputs, "counts", known)
     axes = [
-        _Padded(batch[name].shape[1], other[name].shape[1], batch[mask].sum(1).tolist())
+        _Padded(batch[name].shape[place], other[name].shape[place], _lengths(batch[mask], number))
         for name, spec in encoder.extras.items()
         for mask in (mask_of(name), "attention_mask")
-        if starts_in_time(spec) and mask in batch
+        for number, place in enumerate((axis + 1 for axis in varying_axes(spec)), 1)
+        if mask in batch and name in batch and number < batch[mask].ndim
     ]
-    rows = _Rows(count, len(next(iter(other.values()))), axes)
+    rows = _Rows(count, others, axes)
     parts = rows.divide(raw, again)
     if parts is None:
         size = getattr(raw, "shape", None)
@@ -66,6 +68,12 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     return [{"prediction": part, **left_out} for part in parts]
 
 
+def _lengths(mask: Any, axis: int) -> list[int]:
+    """Return the length of each row along an axis of its mask."""
+    others = [place for place in range(1, mask.ndim) if place != axis]
+    return (mask.amax(others) if others else mask).sum(1).tolist()  # type: ignore[no-any-return]
+
+
 def decode_by(
     predict_fn: Callable[..., Any], outputs: Any, batch: Batch, encoder: Encoder
 ) -> list[dict[str, Any]]:
@@ -76,10 +84,10 @@ def decode_by(
         predict_fn(raw, own_columns(columns))
         for raw, columns in ((outputs.raw, batch), (again, other))
     ]
-    sizes = [len(next(iter(columns.values()))) for columns in (batch, other)]
-    if all(isinstance(each, list) for each in made) and [*map(len, made)] == sizes:
+    if all(isinstance(each, list) for each in made) and (*map(len, made),) == outputs.counts:
         return [{"prediction": _plain(item)} for item in made[0]]
-    return decode(SimpleNamespace(raw=made[0], again=(other, made[1])), batch, encoder)
+    parts = SimpleNamespace(raw=made[0], again=(other, made[1]), counts=outputs.counts)
+    return decode(parts, batch, encoder)
 
 
 def _plain(value: Any) -> Any:

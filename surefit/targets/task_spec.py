@@ -45,6 +45,9 @@ Misread = Callable[[Table, Mapping[str, str], Mapping[str, str]], Iterable[Findi
 PredictedValues = Callable[[Any, Batch, Encoder], "tuple[torch.Tensor, torch.Tensor]"]
 Better = Literal["higher", "lower"]
 AdaptTokenizer = Callable[[Any, Mapping[str, str], Reload], Any]
+OwnFields = Callable[
+    [Table, Mapping[str, Mapping[str, Any]]], tuple[dict[str, Field], list[Finding]]
+]
 PrepareRow = Callable[[Mapping[str, Any], Encoder, np.random.Generator], Mapping[str, Any]]
 
 
@@ -125,8 +128,9 @@ class Reads:
     """Whether the label may be a list with a class for each time step."""
     whole_rows: bool = False
     """Whether `encode` gets all columns under their names, besides the roles."""
-    own_fields: Callable[[Table], tuple[dict[str, Field], list[Finding]]] | None = None
-    """Fields of columns that batches have under the names of the data, whoever reads them."""
+    own_fields: OwnFields | None = None
+    """Fields of columns that batches have under the names of the data, whoever reads them; given
+    the table and the user's `fields`."""
     columns_read: Callable[[Encoder, Sequence[str]], Sequence[str]] | None = None
     """Which of the columns without a role are read, where `encode` gets whole rows; else all."""
     divide: Divide | None = None
@@ -329,7 +333,7 @@ def full_precision(logits: torch.Tensor) -> torch.Tensor:
     return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss"})
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "rmse", "log_loss", "mase", "smape"})
 HIGHER_IS_BETTER = frozenset(
     {
         *("accuracy", "macro_f1", "token_accuracy", "entity_f1", "r2", "top1", "top5", "iou"),

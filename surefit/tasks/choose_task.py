@@ -29,6 +29,7 @@ from surefit.data.table import Table
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.file_names import GIVE_CLASSES
 from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import TASKS, get_task
 from surefit.tasks.language_models import PROMPTS_WITHOUT_ANSWERS
@@ -215,6 +216,16 @@ def _nothing_fits(
             fix=f"Add the answers, or name their column: {_either(lines or [ANY_ROLE])}",
             file=file,
             column=prompt,
+        )
+    files = {name for role in FILE_ROLES for name in get_role(role).names}
+    named = next((name for name in table.columns if name.lower() in files), None)
+    if named is not None and "label" not in map(str.lower, table.columns):
+        return MISSING_COLUMN.error(
+            f"Column {named!r} has files, and no column is known to have what is learned of them: "
+            f"{_columns(table)}.",
+            fix=GIVE_CLASSES,
+            file=file,
+            column=named,
         )
     fix = f"Name the task and its columns: {_either(lines)}" if lines else ""
     return MISSING_COLUMN.error(

@@ -76,7 +76,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     template = config.template
     known = {
         "data": tuple(full(path) for path in config.data),
-        "eval_data": tuple(full(path) for path in config.eval_data),
+        "eval_data": {name: full(path) for name, path in config.eval_data.items()}
+        if isinstance(config.eval_data, dict)
+        else tuple(full(path) for path in config.eval_data),
         "cache": str(Path(config.cache).absolute()) if config.cache else None,
         "model": full(config.model) if config.model else config.model,
         "tokenizer": full(config.tokenizer) if config.tokenizer else None,

@@ -127,11 +127,11 @@ def _evaluate(stage: Stage) -> None:
     most = min(settings.max_new_tokens or FEW_TOKENS, FEW_TOKENS)
     few = replace(settings, max_batches=1, max_new_tokens=most)
     try:
-        result = job.pipeline.evaluate(job.validation, settings if stage.is_whole else few, group)
+        result = job.evaluate(settings if stage.is_whole else few, group)
     except Exception:
         if stage.is_whole or group.size > 1:
             raise
-        result = job.pipeline.evaluate(job.validation, settings, group)
+        result = job.evaluate(settings, group)
     if is_main():
         best = stage.plan.config.early_stopping.metric
         float(result.metrics[best if best in result.metrics else "loss"])

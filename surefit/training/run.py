@@ -32,7 +32,7 @@ from surefit.processes import (
     num_processes,
     together,
 )
-from surefit.request import Request
+from surefit.request import Request, metric_of
 from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
 from surefit.run.events import cut_events
@@ -204,7 +204,7 @@ def _train_steps(work: Work) -> None:
     if len(job.validation):
         settings, progress = EvaluationSettings.of(config), work.listeners.progress
 
-        plain = partial(job.pipeline.evaluate, job.validation, settings, engine.group, progress)
+        plain = partial(job.evaluate, settings, engine.group, progress)
 
         def evaluate() -> Evaluation:
             with averaged_weights(job.pipeline.module, engine.plain_optimizer):
@@ -275,7 +275,7 @@ def open_engine(plan: Plan, run: Run, chosen: Chosen) -> tuple[Engine, State]:
 
 def _pace(work: Work) -> Pace:
     config, job, task = work.plan.config, work.job, work.job.pipeline.task
-    best = config.early_stopping.metric or task.figures.best
+    best = metric_of(config.early_stopping.metric, job.named) or task.figures.best
     spans = from_main(lambda: work.run.spans(job.num_steps))
     return Pace(
         job.num_steps,

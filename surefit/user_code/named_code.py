@@ -42,6 +42,35 @@ def code_names(config: RunConfig) -> dict[str, str]:
     return {key: name for key, name in values.items() if name and is_code_name(name)}
 
 
+_IN_FILE = re.compile(r"(.*[/\\])?([A-Za-z_]\w*)\.py:([A-Za-z_]\w*)")
+
+
+def find_files(config: RunConfig, beside: Path | None) -> tuple[RunConfig, tuple[Path, ...]]:
+    """Return the config with `module:object` for each `folder/module.py:object`, and the folders.
+
+    A relative path starts at the config file's folder or, if the file is not there, here.
+    """
+    folders = []
+    for key in CODE_KEYS:
+        found = _IN_FILE.fullmatch(attrgetter(key)(config) or "")
+        if found is None:
+            continue
+        path = Path(found[1] or "").expanduser() / f"{found[2]}.py"
+        places = [place / path for place in (beside, Path.cwd()) if place is not None]
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            raise UsageError(
+                f"{key} is {found[0]}, and there is no file {path}.", "Check the path."
+            )
+        folders.append(file.resolve().parent)
+        section, _, name = key.rpartition(".")
+        update: dict[str, Any] = {name: f"{found[2]}:{found[3]}"}
+        if section:
+            update = {section: getattr(config, section).model_copy(update=update)}
+        config = config.model_copy(update=update)
+    return config, tuple(dict.fromkeys(folders))
+
+
 def report_code(key: str, name: str) -> list[Finding]:
     """Return the file of the code that was imported for a config key; nothing for another name."""
     if not is_code_name(name):
@@ -57,6 +86,8 @@ class NamedCode:
     beside: Path | None = None
     trusted: frozenset[str] = frozenset()
     """Code that a model folder may name, because this command names it, too."""
+    files_in: tuple[Path, ...] = ()
+    """Folders of the files that this command names."""
 
     def find(self, name: str) -> Any:
         """Import `module:object`, from beside the config, the working folder or the Python path."""
@@ -64,7 +95,7 @@ class NamedCode:
 
     def folders(self) -> list[Path]:
         """Return where a module is searched before the Python path."""
-        return [*([self.beside.resolve()] if self.beside else []), Path.cwd()]
+        return [*self.files_in, *([self.beside.resolve()] if self.beside else []), Path.cwd()]
 
     def allows_remote(self, place: str, asked: bool) -> bool:
         """Whether a model folder or hub repository may run its own code: as the command says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +163,7 @@ def test_foreign_text_has_one_way_in() -> None:
     assert {file for file, found in calls.items() if found} == allowed
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/../../b", "a\0b", "\ud800", "", "a" * 300]
-)
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../b", "a\0b", "\ud800", "", "a" * 300])
 def test_a_list_of_files_names_none_outside_its_folder(name: str) -> None:
     listed = {"format_version": 1, "files": {name: {"bytes": 1, "xxh3_128": "0"}}}
     for kind, value in (
@@ -178,13 +177,12 @@ def test_a_list_of_files_names_none_outside_its_folder(name: str) -> None:
 
 def test_what_own_code_raises_is_not_damage_of_a_file(tmp_path: Path) -> None:
     namespace: dict[str, Any] = {}
-    exec(
-        compile("def own(): raise ValueError('mine')", str(tmp_path / "net.py"), "exec"), namespace
-    )
+    own = compile("def own(): raise ValueError('mine')", str(tmp_path / "net.py"), "exec")
+    exec(own, namespace)
     with pytest.raises(ValueError, match=r"^mine$"):
         _use(namespace["own"])
     with pytest.raises(UsageError, match="model is damaged"):
-        _use(lambda: json.loads("{"))
+        _use(partial(json.loads, "{"))
 
 
 def _use(call: Any) -> None:

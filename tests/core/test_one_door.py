@@ -25,7 +25,7 @@ WRITES = {"write_text", "write_bytes", "touch", "mkdir", "makedirs", "chmod"}
 MODES = {"w", "wb", "x", "xb", "a", "ab", "w+", "r+", "r+b", "w+b"}
 IN_TEMPORARY = {
     *("cli/selftest.py", "data/cache_entry.py", "data/formats/idx.py", "data/formats/opened.py"),
-    *("data/formats/numpy_files.py", "data/formats/tar_shards.py", "data/split.py"),
+    *("data/formats/numpy_files.py", "data/formats/tar_shards.py", "data/row_parts.py"),
     *("inputs/store.py", "inputs/tokenizer.py", "models/save_model.py", "models/sharding.py"),
     *("plan/proof.py", "run/checkpoints.py", "run/choose_checkpoint.py", "training/reference.py"),
 }
@@ -41,7 +41,7 @@ OTHER_WRITES = {
     "run/events.py": "a file that `files.open_own` has opened",
     "run/run_folder.py": "makes the folder of a new run, refused if a link is in it",
     "training/rehearse.py": "makes folders inside a scratch folder",
-    "user_code/code_records.py": "makes the folder of records",
+    "user_code/run_code.py": "makes the folder of records",
 }
 
 

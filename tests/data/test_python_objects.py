@@ -133,7 +133,6 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
     "another type": (Items(lambda i: {"x": "a" if i == 2 else 1}), "SF103", 2),
     "another type first": (Items(lambda i: {"x": 1 if i else "a"}), "SF103", 0),
     "text among arrays": (Items(lambda i: {"x": "a" if i == 5 else torch.ones(2)}), "SF213", 5),
-    "another width": (Items(lambda i: (torch.ones(2 + (i > 3), 3 + (i > 3)), 1)), "SF208", 4),
     "another rank": (Items(lambda i: (torch.ones((2,) * (1 + (i > 1))), 1)), "SF208", 2),
     "what cannot be stored": ([{"x": 1}, {"x": object()}], "SF213", 1),
     "a list among dicts": ([{"x": 1}, [2]], "SF213", 1),
@@ -146,8 +145,8 @@ FAULTS: dict[str, tuple[Any, str, int]] = {
         "SF103",
         0,
     ),
-    "a late width": (
-        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones((5, 4))}],
+    "a late rank": (
+        [{"x": np.ones((2, 3))}] * CHUNK_ROWS + [{"x": np.ones(5)}],
         "SF208",
         CHUNK_ROWS,
     ),

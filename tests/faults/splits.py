@@ -13,6 +13,12 @@ from builders import sentiment_rows
 from faults.case import Case, evaluated, for_bert, for_mlp, for_vit
 from faults.misread import measured, prose
 
+FORECAST = "--task forecasting --set forecast.time=day --set forecast.history=8"
+FORECAST += " --set forecast.horizon=2"
+FLAT = (
+    "from torch import nn\n\n\ndef make(n):\n"
+    "    return nn.Sequential(nn.Flatten(), nn.Linear(8, n))\n"
+)
 TO_KIND = "--task tabular-classification --set columns.label=kind"
 
 
@@ -135,6 +141,32 @@ CASES = [
         },
         "--task regression",
         column="day",
+    ),
+    Case(
+        "SF192 series that nothing tells apart",
+        {"a.csv": csv([{"day": n // 2, "sales": n * 7 % 11} for n in range(80)])},
+        options=FORECAST,
+        module=FLAT,
+        row=1,
+        column="day",
+    ),
+    Case(
+        "SF193 a series with days missing",
+        {"a.csv": csv([{"day": n, "sales": n * 7 % 11} for n in range(120) if n % 40 != 7])},
+        options=FORECAST,
+        module=FLAT,
+        column="day",
+    ),
+    Case(
+        "SF196 windows that share steps",
+        [{"x": [(n + k) ** 2 % 37 for k in range(8)], "label": n * 7 % 2} for n in range(60)],
+        module=FLAT,
+        column="x",
+    ),
+    for_mlp(
+        "SF198 two columns that may be the target",
+        {"a.csv": csv(measured(target=lambda n, kind: n * 7 % 3, rating=lambda n, kind: n % 2))},
+        column="target",
     ),
     for_mlp(
         "SF188 groups written as numbers and as text",

@@ -229,7 +229,14 @@ def check_padding(profile: ModelProfile) -> list[Finding]:
     least = tolerance(next(profile.module.parameters()))
     if (change := profile.padding_effect) > least:
         message = f"Padding changes the outputs of a row by {change:.2g} of their size."
-        return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
+        masks = [name for name in profile.batch if name.endswith("_mask")]
+        if "attention_mask" in masks or not masks:
+            return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
+        fix = (
+            "Let forward and loss_fn leave padded positions out of sums and means, by "
+            f"{', '.join(masks)}; or train with batch_size=1."
+        )
+        return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
     if (change := profile.padding_in_statistics) > least:
         message = (
             "In training, padding is part of the batch statistics of a normalisation layer: it "

@@ -39,6 +39,7 @@ HELPERS = (
 )
 """Columns that may well have no effect on a batch."""
 NO_CHANGE = 1e-7
+SEVERAL = (tuple, list)
 
 Batch = Mapping[str, Any]
 
@@ -71,15 +72,21 @@ class ModelProfile:
     @property
     def num_rows(self) -> int:
         """Rows in the batch."""
-        return len(next(iter(self.tensors().values())))
+        return len(next(iter(self.parts().values())))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the columns that have one entry per row."""
         return {name: value for name, value in self.batch.items() if hasattr(value, "shape")}
 
+    def parts(self) -> dict[str, Any]:
+        """Return what has one entry per row, also lists that a user's `collate_fn` makes."""
+        sized = {n: v for n, v in self.batch.items() if hasattr(v, "shape") or type(v) in SEVERAL}
+        count = len(next(iter(sized.values())))
+        return {name: value for name, value in sized.items() if len(value) == count}
+
     def row(self, place: int) -> dict[str, Any]:
         """Return one row as a batch of its own, as long as it is in the batch."""
-        return {name: value[place : place + 1] for name, value in self.tensors().items()}
+        return {name: value[place : place + 1] for name, value in self.parts().items()}
 
     def twice(self, batch: Batch) -> dict[str, Any]:
         """Return the rows of a batch two times."""
@@ -118,7 +125,7 @@ class ModelProfile:
     @cached_property
     def whole_loss(self) -> float:
         """The summed loss of the whole batch."""
-        return self.loss_of(self.tensors(), self.together)
+        return self.loss_of(self.parts(), self.together)
 
     def unpadded(self, place: int) -> dict[str, Any]:
         """One row as a batch of its own, without padding at its end as far as that is known."""
@@ -162,12 +169,17 @@ class ModelProfile:
 
     @cached_property
     def padded_rows(self) -> list[int]:
-        """The rows with padding."""
+        """The rows of the batch that have padding, as far as that is known."""
         mask = self.batch.get("attention_mask")
-        if mask is None or mask.ndim != 2:
-            return []
-        padded: list[int] = (mask.sum(1) < mask.shape[1]).nonzero().flatten().tolist()
-        return padded
+        if mask is not None and mask.ndim == 2:
+            padded: list[int] = (mask.sum(1) < mask.shape[1]).nonzero().flatten().tolist()
+            return padded
+        together = self.tensors()
+        return [
+            place
+            for place in range(len(self.alone) if mask is None else 0)
+            if any(v.shape[1:] != together[n].shape[1:] for n, v in self.unpadded(place).items())
+        ]
 
     @cached_property
     def padding_effect(self) -> float:
@@ -197,7 +209,8 @@ class ModelProfile:
             with preserved_state(self.module), torch.no_grad():
                 for layer in layers:
                     layer.train()
-                answers.append(self.answer(twice, self.forward(twice))[:1])
+                made = self.answer(twice, self.forward(twice))
+                answers.append(made[:1] if made.ndim else made)
         return _differ_unpadded(answers[0], answers[1], 0.0)
 
     def changed(self, batch: Batch, *names: str) -> dict[str, Any] | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,27 @@ def _through(loader: Any, numbers: Sequence[Any]) -> Item:
         return next(iter(_split(loader.collate_fn([read]), 0, place)))
 
     return item
+
+
+def as_written(collate_fn: Callable[..., Any] | None, data: Any) -> Callable[..., Any] | None:
+    """Return a user's `collate_fn` that gets rows as tuples, where the rows of the data are tuples.
+
+    Other rows are dicts, by the names of the columns.
+    """
+    is_items = hasattr(data, "__getitem__") and hasattr(data, "__len__") and len(data) > 0
+    is_table = isinstance(data, Mapping | str) or hasattr(data, "iloc")
+    if collate_fn is None or not is_items or is_table:
+        return collate_fn
+    with kept_randomness():
+        first = data[0]
+    if not isinstance(first, tuple) or _named_inputs(first) is not first:
+        return collate_fn
+
+    @wraps(collate_fn)
+    def collate(rows: Sequence[Mapping[str, Any]]) -> Any:
+        return collate_fn([tuple(row.values()) for row in rows])
+
+    return collate
 
 
 def open_iterable(data: Any) -> Table:
