@@ -1,4 +1,4 @@
-"""Writes docs/evidence.md from the results of `bench/planted.py`."""
+"""Writes docs/evidence.md from the results of `bench/planted.py` and `bench/fresh_faults.py`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,22 @@ HEAD = """# Evidence: healthy data and planted faults
 What `surefit check` reports on public data sets as they are, and on the same sets with one
 fault planted by a script: shapes stay right, meaning does not. `bench/healthy_sets.py` names
 the sets, `bench/planted.py` plants the faults and writes the results, `bench/evidence_page.py`
-this page. Nothing of the data is stored here.
+this page; `bench/fresh_faults.py` plants rounds of other faults into other sets. Nothing of the
+data is stored here. A part of the page without results stays as it was.
 
     python bench/planted.py healthy --half all --out results
     python bench/planted.py planted --half judge --shares 0.02 0.1 0.5 --out results
+    python bench/fresh_faults.py --round 4 --out results
     python bench/planted.py page --out results
+"""
+FRESH = """
+## Rounds of fresh faults
+
+Twenty faults a round, in sets that are in neither table above. Rounds 1 to 3 were written before
+the mechanisms that answer them: *before* is what was found then, and thresholds were changed
+after it. Round 4 was written after the last change of a threshold, by the same hand as the rules,
+and judges them. A fault is *hinted* at if only a new note appears. `encode` was run, which checks
+rows as `check` does.
 """
 PLANTED = """
 ## Planted faults
@@ -110,8 +121,51 @@ def healthy_table(results: Sequence[Mapping[str, Any]]) -> str:
     return f"{head}\n{_table(('rows', 'set', 'rows read', 'errors and warnings'), lines)}"
 
 
+def fresh_tables(results: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many faults of each round were found, and the line of each fault."""
+    was = {(each["round"], each["fault"], each["set"]): each["result"] for each in before}
+    names = ("found", "hinted", "missed")
+    rounds = defaultdict(list)
+    for each in results:
+        rounds[each["round"]].append(each)
+    heads, lines = [], []
+    for number, found in sorted(rounds.items()):
+        counts = Counter(each["result"] for each in found)
+        earlier = [was.get((number, each["fault"], each["set"])) for each in found]
+        alarms = {(each["set"], tuple(each["healthy"])) for each in found if each["healthy"]}
+        heads.append(
+            [
+                number,
+                *(counts[name] for name in names),
+                f"{counts['found'] / len(found):.0%}",
+                earlier.count("found") if any(earlier) else "–",
+                "; ".join(f"{of}: {', '.join(codes)}" for of, codes in sorted(alarms)) or "none",
+            ]
+        )
+        for each, old in zip(found, earlier, strict=True):
+            new = ", ".join(code for code in each["codes"] if code not in each["healthy"])
+            shown = f"found ({new})" if each["result"] == "found" and new else each["result"]
+            lines.append([number, each["set"], each["fault"], old or "–", shown])
+    title = ("round", *names, "share found", "found before", "warnings on the healthy sets")
+    table = _table(("round", "set", "fault", "before", "now"), lines)
+    return f"{_table(title, heads)}\n{table}"
+
+
 def write_page(folder: Path, page: Path) -> None:
     """Write the page from the results in a folder."""
-    parts = [HEAD, PLANTED, planted_tables(_read(folder, "planted"))]
-    parts += [HEALTHY, healthy_table(_read(folder, "healthy"))]
+    known = page.read_text(encoding="utf-8").split("\n## ")[1:] if page.exists() else []
+    kept = {part.partition("\n")[0]: f"\n## {part}" for part in known}
+    before = _read(folder / "before", "fresh")
+    makers = (
+        (PLANTED, "planted", planted_tables),
+        (HEALTHY, "healthy", healthy_table),
+        (FRESH, "fresh", lambda results: fresh_tables(results, before)),
+    )
+    parts = [HEAD]
+    for intro, what, make in makers:
+        results = _read(folder, what)
+        title = intro.strip().partition("\n")[0].removeprefix("## ")
+        parts.append(
+            f"{intro}\n{make(results)}" if results else kept.get(title, "").rstrip() + "\n"
+        )
     page.write_text("\n".join(parts), encoding="utf-8")

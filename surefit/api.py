@@ -186,7 +186,7 @@ def iter_predictions(
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         is_open = isinstance(data, Table)
         table = data if is_open else open_table(data, config.read, config.on_bad_file, "test")
-    with training_numerics(run, pipeline.module):
+    with run.in_use(), training_numerics(run, pipeline.module):
         made = pipeline.predict(table, config.micro_batch_rows, config.generate.max_new_tokens)
         progress("predicting", 0, table.num_rows)
         for done, prediction in enumerate(made, start=1):
@@ -226,7 +226,7 @@ def evaluate_run(
     from surefit.training.engine import training_numerics
 
     pipeline, store = rows_to_judge(run, data, model, progress)
-    with training_numerics(run, pipeline.module, exactly=True) as precision:
+    with run.in_use(), training_numerics(run, pipeline.module, exactly=True) as precision:
         result = pipeline.evaluate(store, EvaluationSettings.of(run.config), progress=progress)
     return replace(result, precision=precision), store
 
@@ -248,7 +248,7 @@ def rows_to_judge(
             "Pass rows with --data.",
         )
     pipeline = run.open_pipeline(model).with_system(system)
-    with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
+    with run.in_use(), use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         if data is None:
             store = _validation_rows(run, model, progress)
         else:

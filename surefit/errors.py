@@ -10,6 +10,7 @@ SurefitError            what was expected, what was found, how to fix it
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,20 @@ class InterruptedRunError(SurefitError):
 
 class StoppedAtOnceError(InterruptedRunError):
     """Stopped by a second signal, in this process and perhaps in no other."""
+
+
+def shell(path: object) -> str:
+    """Return a path as a command that is printed has it, to be pasted.
+
+    >>> f"surefit verify {shell('my runs/a')}"
+    "surefit verify 'my runs/a'"
+    """
+    return shlex.quote(str(path))
+
+
+def to_resume(run: object) -> str:
+    """Return the command that resumes a run."""
+    return f"surefit train --resume {shell(run)}"
 
 
 def message_of(error: BaseException) -> str:

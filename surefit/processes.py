@@ -35,6 +35,7 @@ from surefit.errors import (
     UsageError,
     describe_error,
     message_of,
+    to_resume,
 )
 
 Value = TypeVar("Value")
@@ -345,7 +346,7 @@ def _lost_process(error: BaseException) -> LostProcessError:
         return error
     resume = "run the command again"
     if CURRENT.run:
-        resume = f"resume from the latest checkpoint: surefit train --resume {CURRENT.run}"
+        resume = f"resume from the latest checkpoint: {to_resume(CURRENT.run)}"
     timed_out = re.search("timed out|timeout", message_of(error), re.IGNORECASE) is not None
     has_launcher = "TORCHELASTIC_RUN_ID" in os.environ and num_on_host() == num_processes()
     is_reported = has_launcher and not timed_out

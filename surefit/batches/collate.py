@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +152,7 @@ class Layout:
 
 PADDED = Layout()
 
-PADDING_FREE = "padding-free"
+PADDING_FREE: Final = "padding-free"
 
 
 def arrange(

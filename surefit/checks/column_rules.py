@@ -103,15 +103,9 @@ def check_tables(
                 yield found
     if encoder.input.columns is not None:
         yield from check_blanks([*tables.values()], encoder)
-    if not drawn_apart:
-        yield from _compare(sides, task, encoder)
-
-
-def _compare(sides: TableSides, task: TaskSpec, encoder: Encoder) -> Iterator[Finding]:
-    """Yield columns, and the target, whose values differ on the two sides of the split."""
     label, names = encoder.roles.get("label"), sides[0][0].columns
     is_table = task.reads.whole_rows and not set(ALONE) & encoder.roles.keys()
-    columns = [name for name in names if name != label] if is_table else []
+    columns = [name for name in names if name != label] if is_table and not drawn_apart else []
     read = [name for name in columns if _is_read(sides[0][0], name, task, encoder)]
     yield from check_columns(sides, columns, read, label if "label" in task.targets else None)
 

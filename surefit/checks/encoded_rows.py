@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from surefit.data.table import Table
 from surefit.findings import NOTE, Finding, note, rule
 from surefit.inputs.encoded_row import KNOWN, DropReason, describe_counts, phrase_of
 from surefit.inputs.store import Store
+from surefit.inputs.tally import LONGER
 from surefit.pipeline.pipeline import Pipeline
 from surefit.speed.numerics import preserved_state
 
@@ -43,7 +45,7 @@ MANY_ROWS_LOST = rule(
     "warning",
     "many rows dropped or truncated",
     why="10% of the rows or more are dropped, or lose content because they are longer than "
-    "max_seq_length, which is rarely intended.",
+    "max_seq_length, or more than 1% of the tokens are lost so, which is rarely intended.",
     fix="Correct the named rows, or delete them from the data.",
     accept="The rows are dropped or truncated.",
 )
@@ -85,6 +87,8 @@ NO_VALIDATION_ROWS = rule(
 
 _CHUNK = 1 << 20
 MANY = 0.1
+LOST_SHARE = 0.01
+"""Share of the tokens that truncation may lose before it is a warning."""
 """The share of rows from which a loss is worth a warning."""
 
 
@@ -236,18 +240,36 @@ def explain_loss(
     return [*(f for f in remarks if f not in causes), *told]
 
 
+def find_length(counts: Sequence[Mapping[str, int]], most_lost: float) -> int | None:
+    """Return the length at which truncated rows lose at most so many tokens; None if unknown.
+
+    >>> find_length([{"rows up to 10": 2, "rows up to 10 tokens": 18, "rows up to 12": 1,
+    ...               "rows up to 12 tokens": 11}], 1)
+    10
+    """
+    held: Counter[str] = sum((Counter(side) for side in counts), Counter())
+    edges = sorted(int(n[len(LONGER) :]) for n in held if n.startswith(LONGER) and n[-1].isdigit())
+    for place, edge in enumerate(edges):
+        names = [f"{LONGER}{longer}" for longer in edges[place + 1 :]]
+        if sum(held[f"{name} tokens"] - held[name] * edge for name in names) <= most_lost:
+            return edge
+    return None
+
+
 def _check_long_rows(ledger: Ledger, counts: Sequence[Mapping[str, int]]) -> Iterator[Finding]:
     """Rows over the limit: how many tokens are lost if they are truncated, how they are split."""
     longer = f"of {ledger.used_rows} rows %s longer than the maximum sequence length and %s"
     if ledger.truncated_rows:
         are = "is" if ledger.truncated_rows == 1 else "are"
-        is_many = ledger.truncated_rows >= MANY * ledger.used_rows
-        broken = MANY_ROWS_LOST if is_many else NOTE
         lost = ledger.truncated_tokens
         total = lost + sum(side.get("tokens", 0) for side in counts)
+        is_many = ledger.truncated_rows >= MANY * ledger.used_rows or lost > LOST_SHARE * total
+        broken = MANY_ROWS_LOST if is_many else NOTE
+        wanted = find_length(counts, LOST_SHARE * total)
+        keeps = "" if wanted is None else f" A max_seq_length of {wanted:,} keeps 99% of them."
         yield broken.finding(
             f"{ledger.truncated_rows} {longer % (are, are)} truncated: {lost:,} of {total:,} "
-            f"{ledger.unit} ({lost / total:.1%}) are lost.",
+            f"{ledger.unit} ({lost / total:.1%}) are lost.{keeps}",
             fix="Raise max_seq_length (or max_tokens, which bounds it) if the model allows it.",
         )
     if ledger.split_rows:

@@ -49,7 +49,7 @@ DECIDED_BY_FORM = rule(
 Array = npt.NDArray[Any]
 MOST_ROWS, MOST_COLUMNS, MOST_CLASSES = 4096, 256, 100
 FEWEST_TARGETS, FEWEST_ROWS, FEWEST_OF_CLASS = 20, 100, 12
-NEARLY_ONE, SAME_RANK = 0.999, 0.995
+NEARLY_ONE, SAME_RANK = 0.999, 0.998
 """Correlation of a column with the target from which it gives it away, and of their ranks."""
 FEWEST_PER_VALUE = 3
 """Rows per value of a column with many values, on average, before it is said to decide."""

@@ -29,7 +29,7 @@ NOT_LEARNABLE = rule(
 
 Array = npt.NDArray[Any]
 FEWEST_ROWS, FEWEST_OF_CLASS = 200, 20
-FOLDS, SHUFFLES, PARTS = 4, 8, 10
+FOLDS, SHUFFLES = 4, 8
 SPREAD = 30.0
 """The weight of the penalty, beside rows of length 1."""
 BY_CHANCE, FEW_BY_CHANCE, FEW_ROWS = 2.0, 1.0, 800
@@ -38,7 +38,7 @@ rows may be too few to learn from."""
 FAR_BELOW = 6.0
 """Standard errors by which a part of the file must be below the rest."""
 ALIKE, APART = 0.06, 0.85
-"""Distance from 0.5 of the area under the curve between two classes that are one, and its value
+"""How far above 0.5 the area under the curve between two classes that are one may be, and its value
 between both and the rest."""
 OTHERS = 0.7
 """The least area between either of the two and any other class."""
@@ -61,32 +61,39 @@ class Learned:
         return (self.gain - mean) / max(spread, 1e-9)
 
 
-def fit(vectors: Array, targets: Array, seed: int = 0) -> Learned:
-    """Fit the predictor to targets (N, K) and to shuffled ones, in folds."""
+def fit(vectors: Array, targets: Array, own: Array, seed: int = 0) -> Learned:
+    """Fit the predictor to targets (N, K) and to shuffled ones: to `own` rows alone, in folds."""
     rng = np.random.default_rng(seed)
-    orders = [rng.permutation(len(targets)) for _ in range(SHUFFLES)]
-    centred = targets - targets.mean(0)
+    given, known = vectors[own], targets[own]
+    orders = [rng.permutation(len(known)) for _ in range(SHUFFLES)]
+    centred = known - known.mean(0)
     every = np.concatenate([centred, *(centred[order] for order in orders)], axis=1)
-    fold = rng.permutation(len(targets)) % FOLDS
+    fold = rng.permutation(len(known)) % FOLDS
     made = np.zeros_like(every)
-    penalty = SPREAD * float(np.square(vectors).sum(1).mean()) / max(1, vectors.shape[1]) ** 0.5
+    penalty = SPREAD * float(np.square(given).sum(1).mean()) / max(1, given.shape[1]) ** 0.5
     for at in range(FOLDS):
-        left, held = vectors[fold != at], vectors[fold == at]
-        middle = left.mean(0)
-        left, held = left - middle, held - middle
-        if left.shape[0] <= left.shape[1]:
-            gram = left @ left.T
-            gram.flat[:: len(gram) + 1] += penalty
-            made[fold == at] = held @ (left.T @ np.linalg.solve(gram, every[fold != at]))
-        else:
-            gram = left.T @ left
-            gram.flat[:: len(gram) + 1] += penalty
-            made[fold == at] = held @ np.linalg.solve(gram, left.T @ every[fold != at])
-    agree = (made * every).reshape(len(targets), SHUFFLES + 1, -1)
+        left = fold != at
+        made[~left] = _predict(given[left], every[left], given[~left], penalty)
+    agree = (made * every).reshape(len(known), SHUFFLES + 1, -1)
     sizes = np.sqrt((np.square(made) * 1.0).reshape(agree.shape).sum((0, 2))) + 1e-12
     gains = agree.sum((0, 2)) / sizes / np.sqrt(np.square(centred).sum())
-    spread = max(float(gains[1:].std()), 1 / len(targets) ** 0.5)
-    return Learned(made[:, : targets.shape[1]], float(gains[0]), (float(gains[1:].mean()), spread))
+    spread = max(float(gains[1:].std()), 1 / len(known) ** 0.5)
+    scores = np.zeros(targets.shape, every.dtype)
+    scores[own] = made[:, : targets.shape[1]]
+    scores[~own] = _predict(given, centred, vectors[~own], penalty)
+    return Learned(scores, float(gains[0]), (float(gains[1:].mean()), spread))
+
+
+def _predict(left: Array, targets: Array, held: Array, penalty: float) -> Array:
+    """Return what a ridge regression on some rows predicts for others."""
+    middle = left.mean(0)
+    left, held = left - middle, held - middle
+    is_wide = left.shape[0] <= left.shape[1]
+    gram = left @ left.T if is_wide else left.T @ left
+    gram.flat[:: len(gram) + 1] += penalty
+    if is_wide:
+        return np.asarray(held @ (left.T @ np.linalg.solve(gram, targets)))
+    return np.asarray(held @ np.linalg.solve(gram, left.T @ targets))
 
 
 def check_learnable(
@@ -116,24 +123,23 @@ def check_learnable(
     if count < FEWEST_ROWS:
         return
     vectors = vectors[rows]
-    learned = fit(vectors if train.is_text else scaled(vectors, vectors[own]), targets)
+    learned = fit(vectors if train.is_text else scaled(vectors, vectors[own]), targets, own)
     mean, _ = learned.shuffled
     yield note(
-        f"a linear predictor on {len(own):,} rows has a correlation of {learned.gain:.2f} "
+        f"a linear predictor on {count:,} rows has a correlation of {learned.gain:.2f} "
         f"with the labels of rows that it has not seen ({mean:.2f} with shuffled labels)."
     )
     if learned.certainty < (BY_CHANCE if count >= FEW_ROWS else FEW_BY_CHANCE):
         yield NOT_LEARNABLE.finding(
-            f"a linear predictor on {len(own):,} rows does no better than with shuffled "
+            f"a linear predictor on {count:,} rows does no better than with shuffled "
             f"labels: its correlation with the labels of unseen rows is {learned.gain:.2f}, and "
             f"{mean:.2f} with shuffled ones."
         )
         return
     order = train.rows[rows[: len(train.labels)]]
     yield from _check_parts(train, own, order, targets, learned)
-    yield from _check_names(
-        learned, targets, [names[k] for k in kept.tolist()] if len(names) else []
-    )
+    known = [names[k] for k in kept.tolist()] if len(names) else []
+    yield from _check_names(learned.scores[own], targets[own], known)
 
 
 def _parts(own: Array, numbers: Array) -> Iterator[tuple[Array, Array, str, int | None]]:
@@ -158,16 +164,14 @@ def _check_parts(
     sample: Sample, own: Array, numbers: Array, targets: Array, learned: Learned
 ) -> Iterator[Finding]:
     """Yield a part of the rows whose labels do not follow from the inputs, or are turned round."""
-    centred = targets - targets.mean(0)
+    centred = targets - targets[own].mean(0)
     gain = (learned.scores * centred).sum(1)
     owner = targets.argmax(1)
     if targets.shape[1] > 1:  # classes differ in how easy they are
-        means = np.array(
-            [gain[owner == k].mean() if (owner == k).any() else 0 for k in range(targets.shape[1])]
-        )
-        typical = means[owner]
+        of = [own & (owner == k) for k in range(targets.shape[1])]
+        typical = np.array([gain[each].mean() if each.any() else 0 for each in of])[owner]
     else:
-        typical = np.full(len(gain), gain.mean())
+        typical = np.full(len(gain), gain[own].mean())
     if float(typical.mean()) <= 0:
         return
     for part, rest, name, first in _parts(own, numbers):
@@ -186,9 +190,9 @@ def _check_parts(
             return
 
 
-def _check_names(learned: Learned, targets: Array, names: Sequence[Any]) -> Iterator[Finding]:
+def _check_names(scores: Array, targets: Array, names: Sequence[Any]) -> Iterator[Finding]:
     """Yield two classes that cannot be told apart, though both differ from the others."""
-    scores, owner = learned.scores, targets.argmax(1)
+    owner = targets.argmax(1)
     if len(names) < 3:
         return
     rows_of = [np.flatnonzero(owner == k) for k in range(len(names))]
@@ -208,7 +212,7 @@ def _check_names(learned: Learned, targets: Array, names: Sequence[Any]) -> Iter
                 if other not in (one, two)
                 for pair in [np.concatenate([rows_of[k], rows_of[other]])]
             ]
-            alike = abs(between - 0.5) < max(ALIKE, 1.0 * error)
+            alike = between - 0.5 < max(ALIKE, error)
             if alike and both > APART and min(others) > OTHERS:
                 yield NOT_LEARNABLE.finding(
                     f"the classes {names[one]!r} and {names[two]!r} cannot be told apart (area "

@@ -208,11 +208,12 @@ def _mirrored(values: Array, different: Array, counts: Array) -> Shape | None:
     return Shape(fewer, "have the other sign, and no value is near zero", "Correct the signs.")
 
 
-def find_group(values: Array) -> Shape | None:
+def find_group(values: Array, alike: bool = False) -> Shape | None:
     """Return a few rows that lie apart from all others, with a gap wider than the others' range.
 
     For facts about rows, not for columns: measurements may have two groups. Others that are all
     equal have no range to compare with: a fact of two values, such as the corner of a mask.
+    `alike` is whether the few rows must have one value.
     """
     known = np.sort(values[np.isfinite(values)])
     if len(known) < FEWEST_ROWS:
@@ -223,6 +224,8 @@ def find_group(values: Array) -> Shape | None:
     low, high = known[: at + 1], known[at + 1 :]
     fewer, rest = (low, high) if len(low) < len(high) else (high, low)
     bounds = np.percentile(rest, (1, 99))
+    if alike and fewer[0] != fewer[-1]:
+        return None
     if not max(FEWEST_HITS, SCALE_SHARE * len(known)) <= len(fewer) <= 0.4 * len(known):
         return None
     spread = bounds[1] - bounds[0]

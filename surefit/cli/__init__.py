@@ -16,7 +16,7 @@ import typer
 
 from surefit.cli import chat, check, demo, explain, inspect, listings, run_commands, selftest, train
 from surefit.cli.terminal import guard_streams
-from surefit.errors import describe_error
+from surefit.errors import describe_error, to_resume
 from surefit.printable import one_line
 
 app = typer.Typer(
@@ -89,11 +89,11 @@ def run(arguments: list[str]) -> int:
     debug, given = "--debug" in arguments, arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     as_json = "--json" in arguments
+    asked = arguments or ["--help"]
     try:
-        asked = arguments or ["--help"]
         code = _commands()(asked, prog_name="surefit", standalone_mode=False, obj=given)
         if code == 130:  # what newer versions of typer make of a KeyboardInterrupt
-            return _fail(*_stopped(), 130, as_json)
+            return _fail(*_stopped(asked[0]), 130, as_json)
         return code if isinstance(code, int) else 0
     except SurefitError as error:
         record_error(error)
@@ -104,10 +104,10 @@ def run(arguments: list[str]) -> int:
         is_printed = bool(getattr(error, "is_printed", False))
         return _fail(error.lines, error.fix, error.exit_code, as_json, is_printed)
     except KeyboardInterrupt:
-        return _fail(*_stopped(), 130, as_json)
+        return _fail(*_stopped(asked[0]), 130, as_json)
     except Exception as error:
         if type(error).__name__ == "Abort":  # what typer makes of a KeyboardInterrupt
-            return _fail(*_stopped(), 130, as_json)
+            return _fail(*_stopped(asked[0]), 130, as_json)
         if hasattr(error, "format_message"):  # typer's own: unknown option, missing argument
             from surefit.cli.options import explain_usage
 
@@ -124,14 +124,14 @@ def _commands() -> Any:
     return typer.main.get_command(app)
 
 
-def _stopped() -> tuple[list[str], str]:
+def _stopped(command: str) -> tuple[list[str], str]:
     """Return the message and fix of a command that was stopped, by the run that had begun."""
     from surefit.processes import CURRENT
 
-    if not CURRENT.run:
-        return [STOPPED], ""
+    if not CURRENT.run or not os.path.isfile(os.path.join(CURRENT.run, "plan.json")):
+        return [STOPPED if command == "train" else "Stopped."], ""  # none, or taken back
     return [f"Stopped. What was saved is in {CURRENT.run}."], (
-        f"Resume it: surefit train --resume {CURRENT.run}"
+        f"Resume it: {to_resume(CURRENT.run)}"
     )
 
 
@@ -145,6 +145,8 @@ def _explained(error: Exception) -> tuple[list[str], str]:
     if found.known:
         cause = " ".join((f"{found.code} {found.title}.", *found.derived))
         return [message, f"cause: {cause}"], found.fix or ""
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename!s:.200}: {error.strerror}."], "Check the path and who may use it."
     if isinstance(error, MemoryError | OSError):
         return [message], ""
     return [message], "This is an internal error: please report it with the output of --debug."

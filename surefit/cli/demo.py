@@ -91,6 +91,7 @@ def _show(run: Run) -> None:
     from rich.table import Table
 
     from surefit.cli.terminal import as_line, to_stdout
+    from surefit.errors import shell
 
     evals = [event for event in run.history if event["event"] == "eval"]
     before, after = evals[0], evals[-1]
@@ -107,7 +108,7 @@ def _show(run: Run) -> None:
     console.print(as_line(f"{'run':<16}{run.path}"))
     console.print(as_line(f"{'report':<16}{run.path / 'report.html'}"))
     question = "What are the opposites of hot and slow?"
-    console.print(as_line(f"{'try':<16}surefit predict {run.path} --text '{question}'"))
+    console.print(as_line(f"{'try':<16}surefit predict {shell(run.path)} --text '{question}'"))
 
 
 NUM_EMPTY_ROWS = 6

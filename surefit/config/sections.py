@@ -16,6 +16,8 @@ from pydantic import (
     model_validator,
 )
 
+from surefit.core.patterns import NoPatternError, num_groups
+
 Switch = Literal["auto", "on", "off"]
 Value = TypeVar("Value")
 LOCAL = "local"
@@ -224,7 +226,7 @@ def read_metrics(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, list | tuple):
-        parts = [read_metrics(one) if isinstance(one, Mapping) else {one: {}} for one in value]
+        parts = [read_metrics(one) if isinstance(one, Mapping) else {str(one): {}} for one in value]
         value = {str(name): choice for part in parts for name, choice in part.items()}
     if not isinstance(value, Mapping):
         return value
@@ -273,8 +275,8 @@ class Reading(Section):
     @classmethod
     def _has_group(cls, pattern: str | None) -> str | None:
         try:
-            groups = 1 if pattern is None else re.compile(pattern).groups
-        except re.error as error:
+            groups = 1 if pattern is None else num_groups(pattern, "read.label_from")
+        except NoPatternError as error:
             raise ValueError(f"not a regular expression ({error})") from None
         if groups == 0:
             raise ValueError("expected a group in parentheses, which is the label")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from surefit.core.foreign import parse_json, read_json
+from surefit.core.foreign import check_names, parse_json, read_json
 from surefit.errors import UsageError
 
 FILE = "digests.json"
@@ -44,6 +44,9 @@ class Listing:
 
     format_version: int
     files: dict[str, Listed]
+
+    def __post_init__(self) -> None:
+        check_names(self.files)
 
 
 def hash_file(path: Path) -> str:
@@ -117,6 +120,8 @@ def find_damage(
 
 def _compare(path: Path, listed: Listed, hash_of: Callable[[Path], str]) -> Damage | None:
     num_bytes, digest = listed.bytes, listed.xxh3_128
+    if path.is_symlink():
+        return Damage(path, "is a link, and was written as a file")
     try:
         size = path.stat().st_size
         if size != num_bytes:

@@ -302,15 +302,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(
-    path: Path, later: Later | None = None, sealed: bool = False, keeps_mark: bool = False
+    path: Path,
+    later: Later | None = None,
+    sealed: bool = False,
+    keeps_mark: bool = False,
+    inside: Path | None = None,
 ) -> Iterator[Path]:
-    """Give a temporary folder to fill; it becomes `path` only when the block ends well.
+    """Give a temporary folder to fill, beside `path` or inside another folder of its disk; it
+    becomes `path` only when the block ends well.
 
     A folder that is already at `path` is replaced. `later` is given what waits for the disk, to be
     done when it suits; without it, that is done here. A sealed folder has the digests of its files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_folder(path)
+    temporary = temporary_folder(inside / path.name if inside else path)
     try:
         yield temporary
     except BaseException:
@@ -335,7 +340,7 @@ def _publish(temporary: Path, path: Path, sealed: bool = False, keeps_mark: bool
         if sealed and not keeps_mark:  # from now on, the digests prove that it is surefit's
             remove_file(temporary / MARK)
         _sync(temporary)
-        _replace_folder(temporary, path)
+        _replace_folder(temporary, path, is_own(path) and (is_marked(path) or not keeps_mark))
     except BaseException:
         delete(temporary)
         raise
@@ -355,12 +360,12 @@ def follow_umask(folder: Path) -> None:
         path.chmod(mode if path.is_dir() else mode & 0o666)
 
 
-def _replace_folder(temporary: Path, path: Path) -> None:
+def _replace_folder(temporary: Path, path: Path, own: bool) -> None:
     """Give a folder its name. An own folder that has it is deleted, another one gets a new name."""
     if not os.path.lexists(path):
         os.replace(temporary, path)
         return
-    own, retired = is_own(path), _new_name(path)
+    retired = _new_name(path)
     if _exchange(temporary, path):
         retired = temporary
     else:  # for a moment, there is no folder of that name

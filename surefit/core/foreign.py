@@ -8,10 +8,12 @@ into such an error: exceptions of every type, and panics of Rust libraries.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterator
+import sys
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from traceback import walk_tb
 from typing import Any, TypeVar, cast
 
 import yaml
@@ -20,7 +22,11 @@ from surefit.errors import SurefitError, UsageError, describe_error
 
 T = TypeVar("T")
 RESTORE = "Restore it from a copy. `surefit verify RUN` names the damaged files of a run."
-WRONG_CONTENT = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+PACKAGE = Path(__file__).parents[1]
+WRONG_CONTENT = (
+    *(ValueError, LookupError, TypeError, AttributeError, AssertionError),
+    *(RecursionError, ArithmeticError, MemoryError),
+)
 """What the use of a value raises if the file does not have what was written."""
 MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 32
@@ -188,11 +194,37 @@ def _first_fault(error: Any) -> str:
 
 @contextmanager
 def content_of(place: str | Path, fix: str = RESTORE) -> Iterator[None]:
-    """Report a value from `place` that cannot be used as damage of it, not as an internal error."""
+    """Report a value from `place` that cannot be used as damage of it, not as an internal error.
+
+    What the user's own code raises stays as it is.
+    """
     try:
         yield
     except WRONG_CONTENT as error:
+        if is_of_own_code(error):
+            raise
         raise _damaged(place, describe_error(error)[:200], fix) from error
+
+
+def is_of_own_code(error: BaseException) -> bool:
+    """Return whether code that is neither surefit nor installed in Python was being called."""
+    known = tuple(map(str, (PACKAGE, sys.prefix, sys.base_prefix, "<")))
+    inside = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)][2:]
+    return any(not file.startswith(known) for file in inside)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ValueError for a name that is none of a file inside the folder of its list.
+
+    >>> check_names(["a/b.json"]); check_names(["../b.json"])
+    Traceback (most recent call last):
+    ...
+    ValueError: '../b.json' is not the name of a file inside the folder
+    """
+    for name in names:
+        path, odd = PurePosixPath(name), "\0" in name or not name.isprintable()
+        if odd or path.is_absolute() or not 0 < len(name) < 256 or ".." in path.parts:
+            raise ValueError(f"{name[:80]!r} is not the name of a file inside the folder")
 
 
 @contextmanager

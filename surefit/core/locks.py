@@ -35,8 +35,9 @@ WRITTEN = (
 BEGINNING = b'{"pid": '
 """How the text of a lock begins; a killed process may have left less of it."""
 SCRATCH = re.compile(r"\..+\.scratch\.[0-9a-f]{8}\.tmp")
-YOUNG_SECONDS = 60.0
-"""A younger scratch folder may belong to a process that has not locked it yet."""
+YOUNG_SECONDS, OLD_SECONDS = 60.0, 86_400.0
+"""A younger scratch folder may belong to a process that has not locked it yet; a younger temporary
+folder of another kind, which has no lock, to one that is filling it."""
 TRY_SECONDS, PAUSE_SECONDS = 0.15, 0.05
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
@@ -170,7 +171,10 @@ def lock_run(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(output: Path) -> Iterator[Path]:
-    """Make a folder on the disk of `output`, removed when the block ends, however it ends."""
+    """Make a folder on the disk of `output`, removed when the block ends, however it ends.
+
+    What killed processes left there is removed first.
+    """
     place = existing_place(output.parent)
     place = place if os.access(place, os.W_OK | os.X_OK) else existing_place(output)
     sweep_scratch(place)
@@ -187,8 +191,9 @@ def scratch_folder(output: Path) -> Iterator[Path]:
 def sweep_scratch(place: Path) -> None:
     """Remove the scratch folders of killed processes; those of living ones are locked."""
     for path in place.glob(".*.tmp"):
-        if not SCRATCH.fullmatch(path.name) or not files.is_marked(path):
+        if not files.TEMPORARY.fullmatch(path.name) or not files.is_marked(path):
             continue
-        if time.time() - path.stat().st_mtime >= YOUNG_SECONDS:
+        least = YOUNG_SECONDS if SCRATCH.fullmatch(path.name) else OLD_SECONDS
+        if time.time() - path.stat().st_mtime >= least:
             with suppress(UsageError), lock_run(path):  # else it is in use
                 files.delete(path)

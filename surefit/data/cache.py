@@ -50,8 +50,8 @@ QUIET_SECONDS = 2.0
 _LOCK = re.compile(r"\.(?P<name>[0-9a-f]{32}.*)\.lock")
 """The lock of an entry, whose name begins with a fingerprint."""
 
-_chosen: ContextVar[Path | None] = ContextVar("chosen_cache", default=None)
-_limit_gb: ContextVar[float | None] = ContextVar("cache_limit_gb", default=None)
+_chosen: ContextVar[tuple[Path | None, float | None]] = ContextVar("cache", default=(None, None))
+"""The folder, and its limit in GB."""
 _damage: ContextVar[list[Finding] | None] = ContextVar("damaged_entries", default=None)
 _uses: dict[Path, int] = {}
 """The file `in-use` of each cache that this process has opened: closing it ends all uses."""
@@ -68,24 +68,24 @@ def use_cache(folder: str | None, limit_gb: float | None = None) -> Iterator[Non
     ...     str(cache_folder())
     '/tmp/elsewhere'
     """
-    before = _chosen.set(Path(folder).absolute() if folder else None)
-    limit_before = _limit_gb.set(limit_gb)
+    before = _chosen.set((Path(folder).absolute() if folder else None, limit_gb))
     try:
         yield
     finally:
-        _limit_gb.reset(limit_before)
         _chosen.reset(before)
 
 
 def cache_limit_gb() -> float | None:
     """Return the limit of the cache in use; None if it has none."""
-    return _limit_gb.get()
+    return _chosen.get()[1]
 
 
 def cache_folder() -> Path:
     """Return the config's `cache`, else `$SUREFIT_CACHE`, else `~/.cache/surefit`; or inside it."""
     named = os.environ.get("SUREFIT_CACHE")
-    folder = _chosen.get() or (Path(named) if named else files.home_folder() / ".cache" / "surefit")
+    folder = _chosen.get()[0] or (
+        Path(named) if named else files.home_folder() / ".cache" / "surefit"
+    )
     return folder / INSIDE if holds_other_files(folder) else folder
 
 
@@ -282,7 +282,7 @@ def scratch_in_cache() -> Iterator[Path]:
 
 def verify_entry(folder: Path, hash_of: Callable[[Path], str] = digests.hash_file) -> bool:
     """Return whether an entry is there as it was written; a damaged one is reported and removed."""
-    if not folder.is_dir():
+    if not files.is_marked(folder):  # none, or one that surefit did not make
         return False
     damage = digests.find_damage(folder, hash_of=hash_of)
     if damage:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -155,20 +156,6 @@ UNSTORABLE = (pa.ArrowException, OverflowError, UnicodeEncodeError)
 _SCALARS = (str, int, float, bool)
 
 
-@dataclass
-class _Group:
-    """Values that one type holds."""
-
-    kind: pa.DataType
-    count: int = 0
-    first: list[tuple[int, Any]] = field(default_factory=list)
-
-    def add(self, row: int, value: Any) -> None:
-        self.count += 1
-        if len(self.first) < KEPT_ROWS:
-            self.first.append((row, value))
-
-
 @dataclass(frozen=True)
 class OddValues:
     """The values of a column that have another type than most, with the first few rows."""
@@ -185,43 +172,43 @@ def find_odd_values(values: Iterable[Any]) -> OddValues | None:
     >>> find_odd_values([1.5, 2, "12,5", None, 3]).what
     "holds text ('12,5'), but numbers in 3 other rows"
     """
-    groups: list[_Group] = []
-    known: dict[type, _Group] = {}
+    kinds: list[pa.DataType] = []
+    counts, first, known = Counter[int](), dict[int, list[tuple[int, Any]]](), dict[type, int]()
     for row, value in enumerate(values):
-        if value is None:
+        group = known[type(value)] if type(value) in known else _add_kind(value, kinds)
+        if group is None:
             continue
-        group = known.get(type(value)) or _group_of(value, groups)
-        if group is not None:
-            group.add(row, value)
-            if type(value) in _SCALARS:
-                known[type(value)] = group
-    if len(groups) < 2:
+        counts[group] += 1
+        if counts[group] <= KEPT_ROWS:
+            first.setdefault(group, []).append((row, value))
+        if type(value) in _SCALARS:
+            known[type(value)] = group
+    if len(counts) < 2:
         return None
-    most = max(groups, key=lambda group: group.count)
-    odd = sorted(row for group in groups if group is not most for row, _ in group.first)
-    (row, value) = min((g.first[0] for g in groups if g is not most), key=lambda first: first[0])
-    return OddValues(
-        tuple(odd[:KEPT_ROWS]),
-        sum(group.count for group in groups) - most.count,
-        f"holds {_one(value)} ({str(value)[:40]!r}), but {_many(most.kind)} in {most.count} other "
-        f"row{'s' if most.count > 1 else ''}",
-    )
+    most, count = counts.most_common(1)[0]
+    odd = {row: value for group, found in first.items() if group != most for row, value in found}
+    row = min(odd)
+    what = f"holds {_one(odd[row])} ({str(odd[row])[:40]!r}), but {_many(kinds[most])} in {count}"
+    what += f" other row{'s' if count > 1 else ''}"
+    return OddValues(tuple(sorted(odd)[:KEPT_ROWS]), counts.total() - count, what)
 
 
-def _group_of(value: Any, groups: list[_Group]) -> _Group | None:
-    """Return the group whose type can hold the value, or a new one; None if no type can."""
+def _add_kind(value: Any, kinds: list[pa.DataType]) -> int | None:
+    """Return the place of a type that can hold the value, which may be new; None for no value."""
     try:
-        kind = pa.array([value]).type
+        kind = None if value is None else pa.array([value]).type
     except UNSTORABLE:
+        kind = None
+    if kind is None:
         return None
-    for group in groups:
+    for place, other in enumerate(kinds):
         try:
-            group.kind = merge_types(group.kind, kind)
+            kinds[place] = merge_types(other, kind)
         except pa.ArrowException:
             continue
-        return group
-    groups.append(_Group(kind))
-    return groups[-1]
+        return place
+    kinds.append(kind)
+    return len(kinds) - 1
 
 
 def _one(value: Any) -> str:

@@ -107,6 +107,12 @@ def is_derived(table: Table, column: str, others: Sequence[str]) -> bool:
     return bool(filled) and repeated >= 0.8 * len(filled)
 
 
+def adds_text(table: Table, column: str, read: Sequence[str]) -> bool:
+    """Return whether a column has prose that the columns which are read do not contain."""
+    is_prose = not is_metadata(column) and table.profile(column).is_prose
+    return is_prose and not is_derived(table, column, read)
+
+
 def continues(table: Table, column: str, other: str) -> bool:
     """Whether the texts of a column are those of another one and more: `ctx` beside `ctx_a`."""
     if column == other or not is_text(table.column_type(column)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from glob import glob, has_magic
 from itertools import chain, product
 from pathlib import Path
@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 from surefit.core.files import refuse_special
 from surefit.data.cell_files import common_kind
 from surefit.data.data_rules import FILES_DO_NOT_MATCH, NO_DATA
-from surefit.data.dataset_card import CARD, card_splits, choose_config, divide_name
 from surefit.data.formats import (
     arrow_files,
     class_folders,
@@ -27,10 +26,19 @@ from surefit.data.formats.file_rows import media_kind
 from surefit.data.formats.opened import without_labels
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.hub import hub_files, may_be_hub_id
-from surefit.data.official_splits import Part, Splits, check_named, find_splits, folder_splits
+from surefit.data.official_splits import (
+    CARD,
+    Part,
+    Splits,
+    card_splits,
+    check_named,
+    choose_config,
+    divide_name,
+    find_splits,
+    folder_splits,
+)
 from surefit.data.remote_data import Copy, open_url
 from surefit.data.remote_url import clean_url, is_url, protocol_of
-from surefit.data.table import Table
 from surefit.errors import UsageError
 from surefit.findings import Finding
 
@@ -191,22 +199,7 @@ def _media_in(folder: Path) -> list[Path]:
     return [file for file in found if kind is not None and kind.has(file)]
 
 
-@dataclass(frozen=True)
-class Located:
-    """The paths of some data, and the copies of remote files among them."""
-
-    paths: list[Path]
-    copies: tuple[Copy, ...] = ()
-
-    def complete(self, table: Table) -> Table:
-        """Return the table with what was found about its URLs, which a command says once."""
-        found = [each for copy in self.copies for each in copy.findings]
-        for copy in self.copies:
-            copy.findings.clear()
-        return replace(table, findings=(*found, *table.findings))
-
-
-def locate(data: Sequence[str | Path], finder: Finder) -> Located:
+def locate(data: Sequence[str | Path], finder: Finder) -> tuple[list[Path], list[Copy]]:
     """Return the paths, those that patterns such as *.png match, and the local copies of URLs.
 
     Of a remote folder, files of known formats are copied, or all, if it has none. An empty path,
@@ -231,7 +224,7 @@ def locate(data: Sequence[str | Path], finder: Finder) -> Located:
         else:
             copies.append(open_url(name, is_data))
             paths += copies[-1].paths
-    return Located(paths, tuple(copies))
+    return paths, copies
 
 
 def _local_path(url: str) -> Path:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,8 +54,7 @@ PREFERENCE_PAIRS = rule(
     "alone: --set columns.answer=chosen.",
 )
 
-QUESTIONS = ("question", "query", "prompt")
-DIALOGUES = ("conversation", "conversations", "messages", "dialogue", "dialog", "turns")
+DIALOGUES = get_role("messages").names
 TURNS = (("input", "output"), ("question", "answer"), ("user", "assistant"), ("prompt", "response"))
 """Names of what is said by each side in one turn, as Capybara's objects have them."""
 NAMES_ONE = word_set(
@@ -172,7 +170,10 @@ def read_whole_answers(table: Table, chosen: Mapping[str, str]) -> dict[str, str
         return dict(chosen)
     others = {role: name for role, name in chosen.items() if role != "answer"}
     kind = table.column_type(column)
-    if is_dialogue(kind) and _begins_with_prompt(table.profile(column).first):
+    dialogues = table.profile(column).first if is_dialogue(kind) else []
+    firsts = [turns[0] for turns in dialogues if turns]
+    names = [str(turn.get("role") or turn.get("from")).lower() for turn in firsts]
+    if sum(name not in ANSWERING for name in names) > 0.5 * len(names):  # prompts are there, too
         return {**others, "messages": column}
     rejected = _answers_of(table, "rejected")
     if not is_text(kind) or not rejected or _has_prompt(table.without([column])):
@@ -183,13 +184,6 @@ def read_whole_answers(table: Table, chosen: Mapping[str, str]) -> dict[str, str
 def _has_prompt(table: Table) -> bool:
     names = (*get_role("prompt").names, *get_role("messages").names)
     return any(n.lower() in names and holds_answers(table.column_type(n)) for n in table.columns)
-
-
-def _begins_with_prompt(dialogues: list[Any]) -> bool:
-    """Return whether most dialogues begin with another message than an answer."""
-    firsts = [turns[0] for turns in dialogues if turns]
-    names = [str(turn.get("role") or turn.get("from")).lower() for turn in firsts]
-    return sum(name not in ANSWERING for name in names) > 0.5 * len(names)
 
 
 def _find_translations(table: Table) -> Iterator[Found]:
@@ -318,7 +312,7 @@ def _find_answer_values(table: Table) -> Iterator[Found]:
 
 def _find_answer_lists(table: Table) -> Iterator[Found]:
     """`answers: […]`, all of them right, where no column names one of them."""
-    asked = any(name in table.columns for name in QUESTIONS)
+    asked = not {*table.columns}.isdisjoint(get_role("prompt").names)
     for name in ("answers", "answer"):
         others = [each for each in table.columns if each != name]
         known = "answer" in others or any(has_words(each, NAMES_ONE) for each in others)

@@ -40,7 +40,7 @@ from surefit.data.formats import (
 from surefit.data.formats.array_files import align_shards, doubtful_shards, open_per_row
 from surefit.data.formats.file_rows import media_kind, open_file_rows, open_media, read_named_files
 from surefit.data.formats.number_columns import text_by_few_cells
-from surefit.data.formats.opened import IDX, Opened, labels_beside
+from surefit.data.formats.opened import IDX, Opened, labels_beside, reading_file
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
 from surefit.data.forms import spread_columns
@@ -112,9 +112,12 @@ def open_table(
         table = open_object(data)
     elif data:
         finder, skip = Finder(OPENERS, ending, part, each_a_class), on_bad_file == "skip"
-        located = locate(data, finder)
-        table = _open_paths(located.paths, reading or Reading(), skip, finder, may_differ)
-        table = located.complete(table)
+        paths, copies = locate(data, finder)
+        table = _open_paths(paths, reading or Reading(), skip, finder, may_differ)
+        about = [found for copy in copies for found in copy.findings]
+        for copy in copies:  # a command says it once
+            copy.findings.clear()
+        table = replace(table, findings=(*about, *table.findings))
     else:
         raise UsageError("No data was given.", "Pass --data with a file or folder.")
     if table.num_rows == 0:
@@ -135,7 +138,7 @@ def _open_paths(
     stored = ["as stored"] if numpy_files.is_as_stored() else []
     key = fingerprint(FORMAT_VERSION, names, contents, reading.model_dump(), *stored)
     columns = open_file_rows(files, reading, finder.part != "test")
-    columns = columns or _open_as_columns(files) or _open_as_rows(files)
+    columns = columns or _open_as_columns(files) or open_per_row(files)
     if columns is not None:
         source = Source(str(files[0].parent), 0)
         return Table(columns.arrow, (source,), key, (*notes, *columns.findings))
@@ -152,14 +155,14 @@ def _open_paths(
 def files_of(data: Sequence[str | Path]) -> list[Path]:
     """Return the local files to open for some data, without label files that belong to others."""
     finder = Finder(OPENERS, ending)
-    return finder.files_of(locate(data, finder).paths)[0]
+    return finder.files_of(locate(data, finder)[0])[0]
 
 
 def validation_of(data: Any) -> Any:
     """The validation part of data with official splits: paths, or a Dataset; None without one."""
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         finder = Finder(OPENERS, ending)
-        found = (finder.splits_in(path) for path in locate(data, finder).paths)
+        found = (finder.splits_in(path) for path in locate(data, finder)[0])
         parts = [splits.parts.get("validation", ()) for splits in found if splits is not None]
         return [path for paths in parts for path in paths] or None
     if type(data).__name__ == "DatasetDict":
@@ -178,7 +181,8 @@ def _open_each(
     for file in files:
         try:
             _refuse_pointer(file)
-            opened.append(opener_of(file)(file, reading))
+            with reading_file(file):
+                opened.append(opener_of(file)(file, reading))
             good.append(file)
         except FindingError as error:
             faults += error.findings
@@ -259,13 +263,6 @@ def _open_other_text(path: Path, reading: Reading) -> Opened:
         return opened
     said = note(f"{path.name} is read as text, one row per line.", file=str(path))
     return Opened(opened.arrow, (said, *opened.findings))
-
-
-def _open_as_rows(files: Sequence[Path]) -> Opened | None:
-    """Several `.npy` files that have one row each; None if they are shards."""
-    if any(file.suffix != ".npy" for file in files) or any(map(labels_beside, files)):
-        return None
-    return open_per_row(files)
 
 
 def _open_as_columns(files: Sequence[Path]) -> Opened | None:

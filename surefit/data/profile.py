@@ -69,7 +69,11 @@ class Profile:
         """Return the rows whose value is missing, NaN, or a text of spaces."""
         found = [np.empty(0, np.int64)]
         for at, part in self.slices():
-            found.append(at + np.flatnonzero(np.asarray(_is_blank(part))))
+            if is_text(self.kind):
+                blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(part), ""), True)
+            else:
+                blank = pc.is_null(part, nan_is_null=bool(pa.types.is_floating(self.kind)))
+            found.append(at + np.flatnonzero(np.asarray(blank)))
         return np.concatenate(found)
 
     @cached_property
@@ -250,9 +254,3 @@ class Profile:
             return False
         found = pc.unique(self.values.slice(0, SAMPLE_ROWS)).drop_null().to_pylist()
         return {*found} == {0, 1}
-
-
-def _is_blank(values: pa.Array) -> pa.Array:
-    if is_text(values.type):
-        return pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True)
-    return pc.is_null(values, nan_is_null=bool(pa.types.is_floating(values.type)))

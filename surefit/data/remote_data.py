@@ -379,7 +379,7 @@ def _limit_pages(url: str, progress: Progress) -> type[Any]:
                 if came > LIST_BYTES or time.monotonic() > end:
                     raise RemoteError(
                         f"{url} lists files without end: more than {show_size(LIST_BYTES)} of "
-                        f"names, or {LIST_SECONDS:g} seconds.",
+                        f"names, or for {LIST_SECONDS:g} seconds.",
                         "Pass the URLs of the files, or of a folder with fewer files.",
                     )
             progress(LOOKING, pages, pages + 1)

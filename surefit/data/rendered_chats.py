@@ -51,10 +51,23 @@ STYLES = (
         may_follow=False,
     ),
 )
+ROLE_NAMES = {
+    "system": ("system", "developer"),
+    "user": ("user", "human"),
+    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt"),
+    "tool": (
+        *("tool", "function", "observation", "function_response", "tool_response", "tool_result"),
+        *("function_result", "ipython"),
+    ),
+}
+"""A role of messages, and its names in the data."""
 SPEAKERS = {
-    **dict.fromkeys(("system", "<<sys>>"), "system"),
-    **dict.fromkeys(("user", "human", "instruction", "input", "[inst]", "<</sys>>"), "user"),
-    **dict.fromkeys(("assistant", "model", "response", "ai", "bot", "[/inst]"), "assistant"),
+    **{name: role for role, names in ROLE_NAMES.items() for name in names},
+    **dict.fromkeys(("instruction", "input", "[inst]", "<</sys>>"), "user"),
+    "response": "assistant",
+    "ai": "assistant",
+    "[/inst]": "assistant",
+    "<<sys>>": "system",
 }
 """The role of a speaker, by the group of a mark in lower case."""
 ENDS = re.compile(

@@ -31,8 +31,8 @@ from surefit.data.column_types import (
 )
 from surefit.data.column_values import (
     DERIVED,
+    adds_text,
     has_words,
-    is_derived,
     is_identifier,
     is_metadata,
     is_named_as_label,
@@ -218,12 +218,10 @@ def _with_pair(left: Unmatched) -> dict[str, str]:
     further = [
         name
         for name in left.columns
-        if not is_metadata(name)
-        and not has_words(name, NOT_A_PAIR)
+        if not has_words(name, NOT_A_PAIR)
         # not the text of rows or files in another form
         and table.arrow[name].null_count <= MAY_BE_MISSING * table.num_rows
-        and table.profile(name).is_prose
-        and not is_derived(table, name, read)
+        and adds_text(table, name, read)
     ]
     if len(further) != 1:
         return found

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.column_types import is_text
 from surefit.data.column_values import has_words, is_identifier, word_set, words_of
-from surefit.data.rendered_chats import read_rendered
+from surefit.data.rendered_chats import ROLE_NAMES, read_rendered
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
 
@@ -178,9 +178,8 @@ counts there."""
 
 SPEAKERS = word_set("role roles speaker sender participant from")
 """Words in the name of a column that says who wrote a message."""
-ANSWERING = frozenset({"assistant", "gpt", "model", "bot", "chatgpt"})
-ASKING = word_set("user human prompter customer client")
-OTHERS = word_set("system tool function")
+ANSWERING = frozenset(ROLE_NAMES["assistant"])
+ASKING = frozenset((*ROLE_NAMES["user"], "prompter", "customer", "client"))
 GROUPS = word_set("conversation conversations conv convo dialogue dialog thread tree session chat")
 """Words in the name of a column that says which conversation a message belongs to."""
 PARENT = word_set("parent reply replyto")
@@ -238,7 +237,7 @@ def _names_speakers(table: Table, column: str) -> bool:
     if not has_words(column, SPEAKERS) or not is_text(table.column_type(column)):
         return False
     names = {str(value).strip().lower() for value in table.profile(column).counts or ()}
-    known = names <= ASKING | ANSWERING | OTHERS | {"agent"}
+    known = names <= ASKING | {"agent"}.union(*ROLE_NAMES.values())
     return known and not names.isdisjoint(ASKING) and not names <= ASKING
 
 

@@ -15,6 +15,7 @@ from surefit.config import set_option
 from surefit.data.column_types import is_list, is_number, is_object, is_text, may_hold_images
 from surefit.data.column_values import (
     DERIVED,
+    adds_text,
     continues,
     describes,
     has_words,
@@ -27,6 +28,7 @@ from surefit.data.column_values import (
     words_of,
 )
 from surefit.data.forms import CHOSEN, NUMBERED, REJECTED
+from surefit.data.official_splits import part_of
 from surefit.data.roles import get_role
 from surefit.data.split_columns import NAMED_FOR_PARTS
 from surefit.data.table import Table
@@ -130,7 +132,6 @@ SUBJECTS = word_set(
 """Words in the name of a column with the text that a question is about."""
 CHOICE_STEMS = word_set("option choice ending answer sol solution alternative candidate hypothesis")
 """What columns with choices are called before their number."""
-PARTS = word_set("train training test testing val valid validation dev eval")
 ANSWER_ROLES = frozenset({"answer", "messages"})
 """Roles of answers as text, which a further column may judge; token ids are none."""
 ASKED = frozenset({"prompt", "messages", "source"})
@@ -229,7 +230,7 @@ def _find_scores(table: Table, column: str, roles: Roles) -> Evidence:
 def _adds_text(table: Table, column: str, roles: Roles) -> str | None:
     """What a column of texts says that the columns which are read do not contain, in words."""
     read = [name for name in roles.values() if name in table.columns]
-    if is_metadata(column) or not table.profile(column).is_prose or is_derived(table, column, read):
+    if not adds_text(table, column, read):
         return None
     words = {*words_of(column)}
     if words & DERIVED and any({*words_of(name)} <= words for name in read):
@@ -334,7 +335,7 @@ def _find_media(table: Table, column: str, roles: Roles) -> Evidence:
 def _find_parts(table: Table, column: str, roles: Roles) -> Evidence:
     """Return the names of training and test sets."""
     counts = table.profile(column).counts or {}
-    if len(counts) < 2 or not {str(value).lower() for value in counts} <= PARTS:
+    if len(counts) < 2 or not all(part_of(str(value)) for value in counts):
         return None
     shown = ", ".join(f"{value!r} in {count} rows" for value, count in counts.items())
     return f"it is {shown}", ""

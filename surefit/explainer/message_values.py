@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -14,6 +14,11 @@ MAX_DIGITS = 15
 
 WHOLE = re.compile(rf"-?\d{{1,{MAX_DIGITS}}}")
 DECIMAL = re.compile(r"\d{1,15}(?:\.\d{0,15})?(?:[eE][-+]?\d{1,2})?|nan|inf", re.IGNORECASE)
+
+
+def remarks(text: str, sentences: Mapping[str, str], most: int | None = None) -> list[str]:
+    """Return the sentences whose pattern is in a text, or the first `most` of them."""
+    return [each for pattern, each in sentences.items() if re.search(pattern, text)][:most]
 
 
 def read_whole(text: str) -> int | None:

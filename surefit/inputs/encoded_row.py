@@ -279,15 +279,20 @@ def refuse_overlong(
     unit: str = "tokens",
     column: str | None = None,
     limit: str | None = None,
+    dropped: Rule = NOTE,
 ) -> None:
-    """Raise the error or drop the row, as `overlong` says; return if it is truncated or split."""
+    """Raise the error or drop the row, as `overlong` says; return if it is truncated or split.
+
+    With the rule `dropped`, a dropped row is a Finding as well.
+    """
     policy = encoder.settings.overlong
     if policy == "error":
         limit = limit or f"max_seq_length is {encoder.max_length}"
         message = f"{length} {unit}, but {limit}"
         raise RowFaultError(OVERLONG_ROW, message, column)
     if policy == "drop":
-        raise drop_row(DropReason.OVERLONG)
+        found = "" if dropped is NOTE else f"{length} {unit}, but the limit is {encoder.max_length}"
+        raise drop_row(DropReason.OVERLONG, dropped, found)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from surefit.data.forecast_windows import Windows
 from surefit.inputs.audio.audio_format import AudioFormat
@@ -15,6 +15,13 @@ from surefit.inputs.features.feature_layout import FeatureLayout
 from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
 
 ClassName = int | str
+Made = TypeVar("Made")
+
+
+def as_fitted(value: Made | None) -> Made:
+    """Return what an Encoder keeps once it is planned and fitted."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,9 @@ _KINDS = {
 }
 _READ = {"image": ("images", "files"), "audio": ("audio", "files")}
 """The roles whose files are decoded when rows are encoded, and the kinds that they read."""
-_UNMISTAKABLE = (*IMAGE_ENDINGS, *AUDIO_ENDINGS, *_ARRAYS)
-"""Endings that texts do not have by chance, so that the files need not exist."""
+_ENDINGS = "|".join(map(re.escape, (*IMAGE_ENDINGS, *AUDIO_ENDINGS, *_ARRAYS)))
+_UNMISTAKABLE = re.compile(rf"(?=\S{{1,500}}\Z).*(?:{_ENDINGS})", re.IGNORECASE)
+"""Names with endings that texts do not have by chance, so that the files need not exist."""
 
 
 def holds_files(table: Table, roles: Mapping[str, str], role: str) -> bool:
@@ -78,8 +79,10 @@ def check_file_names(table: Table, roles: Mapping[str, str]) -> Iterator[Finding
             (path, text, row) for path, text, row in zip(found, written, rows, strict=True) if text
         ]
         paths = [value for value in values if _is_file(value[0])]
-        missing = [value for value in values if _is_unmistakable(value[1])]
-        kind = _kind_of((paths or missing or [("", "", 0)])[0][1])
+        missing = [value for value in values if _UNMISTAKABLE.fullmatch(value[1])]
+        named = [value[1].lower() for value in (paths or missing)[:1]]
+        kinds = (kind for kind, ends in _KINDS.items() if named and named[0].endswith(ends))
+        kind = next(kinds, "files")
         is_read = kind in _READ.get(base_role(role, column), ())
         if role == "label" or is_read or 2 * max(len(paths), len(missing)) <= len(values):
             continue
@@ -105,14 +108,6 @@ def _is_file(path: str) -> bool:
         return Path(path).is_file()
     except (OSError, ValueError):
         return False
-
-
-def _is_unmistakable(text: str) -> bool:
-    return bool(re.fullmatch(r"\S{1,500}", text)) and text.lower().endswith(_UNMISTAKABLE)
-
-
-def _kind_of(path: str) -> str:
-    return next((k for k, endings in _KINDS.items() if path.lower().endswith(endings)), "files")
 
 
 def _fix(kind: str, column: str, labelled: bool) -> str:

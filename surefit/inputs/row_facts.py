@@ -28,6 +28,8 @@ HASHED = 1024
 STEPS, MOST_CHANNELS = 16, 48
 POOLED = 10
 SECONDS = 10
+ROUNDING = 1e-6
+"""Of the spread of a row: a smaller mean is that of a row scaled to mean 0."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,12 @@ def _describe_series(store: Store, places: Array) -> Described:
     sizes = np.array([len(row) for row in rows])
     owner = np.repeat(np.arange(len(rows)), sizes)
     every = np.concatenate([row[:, chosen] for row in rows])
+    levels = [(row, row.mean()) for row in rows]
     facts = {
         "length": sizes.astype(float),
-        "level": np.array([row.mean() for row in rows]),
+        "level": np.array(
+            [mean if abs(mean) > ROUNDING * row.std() else 0.0 for row, mean in levels]
+        ),
         "spread": np.array([row.std() for row in rows]),
         "constant end": np.array([_constant_end(row) for row in rows]),
     }
@@ -273,8 +278,6 @@ def _sound_facts(value: Any) -> dict[str, float]:
         return {}
     peak = float(np.abs(samples).max())
     at_peak = np.abs(samples) >= 0.9999 * peak if peak else np.zeros(len(samples), bool)
-    changes = np.flatnonzero(np.diff(samples))
-    end = 1.0 - (changes[-1] + 2) / len(samples) if len(changes) else 1.0
     return {
         "sampling rate": float(rate),
         "seconds": about.samples / rate,
@@ -282,5 +285,5 @@ def _sound_facts(value: Any) -> dict[str, float]:
         "offset": float(samples.mean()),
         "roughness": float(np.abs(np.diff(samples)).mean() / max(samples.std(), 1e-9)),
         "clipped share": float((at_peak[1:] & at_peak[:-1]).mean()) if len(samples) > 1 else 0.0,
-        "constant end": end,
+        "constant end": _constant_end(samples[:, None]),
     }

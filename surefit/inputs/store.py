@@ -56,19 +56,14 @@ class Store:
         about = read_json(folder / "columns.json", Columns)
         self.key, self.num_rows = about.key, about.num_rows
         self.notes, self.fields = about.notes, about.fields
-        self._values = {
-            n: map_array(folder / f"{n}.values", f.numpy_dtype) for n, f in self._items()
-        }
-        self._offsets = {
-            n: map_array(folder / f"{n}.offsets", _WHOLE["offsets"])
-            for n, f in self._items()
-            if f.rank
-        }
-        self._shapes = {
-            n: map_array(folder / f"{n}.shapes", _WHOLE["shapes"]).reshape(-1, f.rank)
-            for n, f in self._items()
-            if f.rank > 1
-        }
+        self._values, self._offsets, self._shapes = dict[str, Array](), {}, {}
+        for name, spec in self.fields.items():
+            self._values[name] = map_array(folder / f"{name}.values", spec.numpy_dtype)
+            if spec.rank:
+                self._offsets[name] = map_array(folder / f"{name}.offsets", _WHOLE["offsets"])
+            if spec.rank > 1:
+                shapes = map_array(folder / f"{name}.shapes", _WHOLE["shapes"])
+                self._shapes[name] = shapes.reshape(-1, spec.rank)
         self.num_targets = map_array(folder / "num_targets", _SYSTEM["num_targets"])
         self.source_row = map_array(folder / "source_row", _SYSTEM["source_row"])
         self.copy = map_array(folder / "copy", _SYSTEM["copy"])
@@ -77,9 +72,6 @@ class Store:
 
     def __len__(self) -> int:
         return self.num_rows
-
-    def _items(self) -> Iterator[tuple[str, Field]]:
-        yield from self.fields.items()
 
     def check_files(self) -> None:
         """Refuse to read a file that was cut off since it was opened: that would kill the process.

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from surefit.batches.branches import FIRST, PROMPT, is_branched, sequence_lengths
 from surefit.data.table import Table
 from surefit.findings import NOTE, RULES, Finding
 from surefit.inputs.encoded_row import EncodedRow, RowFaultError
@@ -122,6 +125,10 @@ class Tally:
         counts["trained_tokens"] += sum(block.num_targets for _, block in kept)
         counts["truncated_rows"] += truncated > 0
         counts["truncated_tokens"] += truncated
+        if first[0].truncated and "input_ids" in first[0].columns:
+            whole = _row_length(first[0].columns) + first[0].truncated
+            counts[f"{LONGER}{length_edge(whole)}"] += 1
+            counts[f"{LONGER}{length_edge(whole)} tokens"] += whole
         counts["rows_learning_eos"] += all(blocks[-1].learns_eos for _, blocks in made)
         if len(first) > 1:
             counts["split_rows"] += 1
@@ -138,6 +145,28 @@ class Tally:
             "dropped_copies": dict(self.dropped_copies),
             "remarks": self.remarks.state(),
         }
+
+
+LONGER = "rows up to "
+"""How the counts of truncated rows begin, by their lengths before; with `tokens`, the sum."""
+
+
+def length_edge(length: int) -> int:
+    """Round a length up to 1, 1¼, 1½ or 1¾ times a power of two.
+
+    >>> [length_edge(length) for length in (3, 9, 1025, 1280)]
+    [3, 10, 1280, 1280]
+    """
+    step = 1 << max(0, length.bit_length() - 3)
+    return -(-length // step) * step
+
+
+def _row_length(columns: Mapping[str, Any]) -> int:
+    """Return what `max_seq_length` bounds: of two answers to a prompt, the longer sequence."""
+    length = len(columns["input_ids"])
+    if not is_branched(columns):
+        return length
+    return int(sequence_lengths(np.array([length]), columns[PROMPT], columns[FIRST])[0])
 
 
 def remark_findings(

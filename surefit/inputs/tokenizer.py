@@ -111,6 +111,7 @@ def _load(name: str, trust_remote_code: bool = False) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=trust_remote_code, **more
         )
+        tokenizer("")  # its config may have values that it cannot work with
     return use_eos_as_pad(_add_bos(tokenizer, path) if is_gguf else tokenizer)
 
 

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.errors import RunFailedError
+from surefit.inputs.store import Store
 from surefit.memory.limit import Limit
 from surefit.memory.process_memory import counted_bytes, free_memory, is_out_of_memory
 from surefit.memory.trace_step import ALONE, Sharing, Traced, trace_training
 from surefit.models.call import Call
 from surefit.models.quantize import quantization_tensors
+from surefit.pipeline.live_batch import StreamWindows
 from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job
 from surefit.targets.task_spec import Batch
@@ -34,10 +36,6 @@ GLOO_COPIES = 2
 """Copies of gathered weights that gloo makes on the host, to send and to receive them."""
 MEASURED_ROWS = 16
 """Rows that are augmented to measure the time it takes."""
-UNTRACED = (
-    "the model's code computes with values, and a prediction has their shapes only. Training "
-    "measures the largest micro-batch before step 1, and so does check with --set fit=measured."
-)
 DEVICE_CACHE_SHARE = 0.05
 """Memory that the caching allocator of a device reserves beyond live tensors."""
 OP_SECONDS = 12e-6
@@ -100,15 +98,23 @@ def predict(job: Job, limit: Limit, traced: Traced | None = None) -> Fit:
     try:
         training = traced or trace_worst(job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        logging.getLogger(__name__).debug("The step could not be traced.", exc_info=error)
-        return Fit(limit, unknown=UNTRACED)
+        return Fit(limit, unknown=describe_untraced(error))
     parts = _breakdown(training, base_bytes(job, limit), limit)
     beside = {"metrics": job.kept_bytes, "augmentation": augmented_bytes(job)}
-    beside["stream"] = getattr(job.pipeline.live, "num_bytes", 0)
+    beside["stream"] = window_bytes(job)
     held = {name: size for name, size in beside.items() if size and not limit.on_device}
     fit = Fit(limit, parts={**parts, **held})
     fit = replace(fit, peak_bytes=sum(fit.parts.values()))
     return fit if limit.is_planned_device else _with_time(fit, job, training)
+
+
+def describe_untraced(error: Exception) -> str:
+    """Return in plain words why a model's step could not be traced; the error itself is logged."""
+    logging.getLogger(__name__).debug("The step could not be traced.", exc_info=error)
+    return (
+        "the model's code computes with values, and a prediction has their shapes only. Training "
+        "measures the largest micro-batch before step 1, and so does check with --set fit=measured."
+    )
 
 
 def trace_worst(job: Job) -> Traced:
@@ -158,6 +164,18 @@ def augmented_bytes(job: Job) -> int:
         return 0
     batch = worst_batch(job)
     return sum(int(batch[kind.column].nbytes) for kind in (job.augment.kind, *job.augment.further))
+
+
+def window_bytes(job: Job) -> int:
+    """Memory of the rows of a stream: a window, and the next one while it is read."""
+    if not isinstance(job.pipeline.live, StreamWindows) or job.epochs == 1:
+        return 0  # the first window stays on disk
+    return 2 * stored_bytes(job.train)
+
+
+def stored_bytes(store: Store) -> int:
+    """Bytes of all columns of a Store."""
+    return sum(int(store.values(name).nbytes) for name in store.fields)
 
 
 def augment_seconds(job: Job) -> float:

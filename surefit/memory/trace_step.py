@@ -91,7 +91,9 @@ def _sharded(
     while the next is gathered.
     """
     count, weights = sharing.num_processes, [*module.parameters()]
-    root, blocks = _units(module, sharing, dtype)
+    units = [] if sharing.gathers_whole else find_units(module)
+    blocks = [gathered_bytes(block, dtype) for block in units]
+    root = gathered_bytes(module, dtype) - sum(blocks)
     trained = sum(padded_shard(weight, count) for weight in weights if weight.requires_grad)
     shards = sum(padded_shard(weight, count) for weight in weights)
     return Held(
@@ -100,13 +102,6 @@ def _sharded(
         gradients=trained if accumulates else 0,
         gathers=2 * (root + max(blocks, default=0)),
     )
-
-
-def _units(module: nn.Module, sharing: Sharing, dtype: torch.dtype | None) -> tuple[int, list[int]]:
-    """Bytes of the root unit, and of each block, in the precision that they are gathered in."""
-    blocks = [] if sharing.gathers_whole else find_units(module)
-    sizes = [gathered_bytes(block, dtype) for block in blocks]
-    return gathered_bytes(module, dtype) - sum(sizes), sizes
 
 
 def gathered_bytes(part: nn.Module, dtype: torch.dtype | None) -> int:

@@ -210,10 +210,11 @@ def build_feature_model(
     assert head.body is not None
     notes = _fit_config(name, config, head, encoder, from_scratch)
     built = _load_body(name, config, from_scratch, trust_remote_code)
-    std, text = _embedding_std(built.module), text_config(config)
+    text, embedding = text_config(config), find_input_embedding(built.module)
+    std = 0.02 if embedding is None else float(embedding.weight.detach().float().std())
     projection = AdaptiveProjection(input_size(text), features.width)
     projection.standardise(features.mean, features.scale)
-    # Its outputs get the standard deviation of the embeddings that they replace.
+    # Its outputs get the deviation of the embeddings, which the norms of the body are made for.
     nn.init.normal_(projection.linear.weight, std=std / features.width**0.5)
     nn.init.zeros_(projection.linear.bias)
     output = nn.Linear(text.hidden_size, head.size(encoder))
@@ -282,12 +283,6 @@ def _check_config(name: str, config: Any) -> None:
         raise UNSUITABLE_MODEL.error(
             f"{name} is a {config.model_type} model, which has {what}.", fix=READS_FEATURES
         )
-
-
-def _embedding_std(body: Any) -> float:
-    """Return the standard deviation of the body's embeddings, which its norms are made for."""
-    embedding = find_input_embedding(body)
-    return float(embedding.weight.detach().float().std()) if embedding is not None else 0.02
 
 
 def _reuse_layers(module: FeatureModel, folder: Path) -> tuple[bool, list[Finding]]:

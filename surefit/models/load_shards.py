@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from surefit.core.foreign import read_json
+from surefit.core.foreign import check_names, read_json
 from surefit.errors import RunFailedError
 from surefit.models.model_source import Built
 from surefit.models.sharding import assign, is_dtensor, own_rows, own_shard, unique_tensors
@@ -145,6 +145,9 @@ class WeightIndex:
     """The file of each weight, as transformers saves it."""
 
     weight_map: dict[str, str]
+
+    def __post_init__(self) -> None:
+        check_names(self.weight_map.values())
 
 
 def weight_files(folder: Path) -> list[Path]:

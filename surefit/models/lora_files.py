@@ -106,10 +106,10 @@ def find_base(folder: Path) -> str:
         return str(folder / BASE)
     name = read_json(folder / CONFIG, dict[str, Any]).get("base_model_name_or_path")
     beside = _read_facts(folder).path
-    if beside is not None and (folder / beside).is_dir():  # from any working folder
+    if beside is not None and os.path.isdir(folder / beside):  # from any working folder
         return os.path.normpath(folder / beside)
     is_path = isinstance(name, str) and name.startswith((".", "/"))
-    if not isinstance(name, str) or not name or (is_path and not Path(name).is_dir()):
+    if not isinstance(name, str) or not name or (is_path and not os.path.isdir(name)):
         raise UsageError(
             f"The adapters in {folder} belong to the base model {name}, which was not found.",
             f"Restore it, or set base_model_name_or_path in {folder / CONFIG} to its new path.",

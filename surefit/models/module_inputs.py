@@ -44,7 +44,7 @@ def module_hints(module: nn.Module) -> Hints:
     """Return sizes that the layers of a module expect, and a test whether it accepts a shape."""
     arguments = tuple(signature(module.forward).parameters)
     known = Hints(image=first_layer(module), arguments=arguments, required=_required(module))
-    if _is_lazy(module):  # a run would fix the sizes of lazy layers
+    if any(map(is_lazy, module.parameters())):  # a run would fix the sizes of lazy layers
         return replace(known, reads_vectors=lambda size: None)
     found = (layer_input_size(layer) for layer in module.modules())
     sizes = tuple(dict.fromkeys(size for size in found if size is not None))
@@ -81,10 +81,6 @@ def first_layer(module: nn.Module) -> dict[str, Any]:
         if isinstance(layer, nn.Linear) and layer.in_features:
             return {"channels": None, "inputs": layer.in_features}
     return {"channels": None, "inputs": None}
-
-
-def _is_lazy(module: nn.Module) -> bool:
-    return any(is_lazy(parameter) for parameter in module.parameters())
 
 
 def run_once(module: nn.Module, batch: Batch, known: Names | None = None) -> Any:

@@ -5,7 +5,7 @@ The weights of a GGUF file are dequantized once, into the cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.cache_contents import has_room
 from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.hub import model_place, weights_place
-from surefit.errors import UsageError
+from surefit.errors import UsageError, shell
 from surefit.findings import note, rule
 from surefit.gigabytes import show_size
 from surefit.inputs.encoder import Encoder
@@ -263,7 +263,7 @@ def model_folder(name: str) -> str:
     if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
         raise UsageError(
             f"{name} has LoRA adapters, not a whole model.",
-            f"Merge them first: surefit export {name} OUT --merge, and pass OUT as the model.",
+            f"Merge them: surefit export {shell(name)} OUT --merge, and pass OUT as the model.",
         )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
@@ -324,13 +324,24 @@ def _read_config(name: str, trust_remote_code: bool) -> Any:
 
 
 def _refuse_endless(name: str, config: Any) -> None:
-    """Refuse a config of so many layers that to build them would never end."""
-    for key, value in config.to_dict().items():
-        if "layer" in key and isinstance(value, int) and value > MAX_LAYERS:
+    """Refuse a config of a number of layers that cannot be built."""
+    for key, value in _numbers("", config.to_dict()):
+        is_count = "layer" in key or "depth" in key
+        if is_count and (value > MAX_LAYERS or (value < 0 and key.startswith("n"))):
             raise UsageError(
-                f"The config of {name} has {key}={value:,}; expected up to {MAX_LAYERS:,}.",
+                f"The config of {name} has {key}={value:,}; expected 0 to {MAX_LAYERS:,}.",
                 "Download the model again, or correct its config.json.",
             )
+
+
+def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of a config, its inner configs and lists, with their keys."""
+    if isinstance(value, int):
+        yield key, value
+    for name, each in value.items() if isinstance(value, dict) else ():
+        yield from _numbers(str(name), each)
+    for each in value if isinstance(value, list | tuple) else ():
+        yield from _numbers(key, each)
 
 
 def _image_format(name: str, config: Any, trust_remote_code: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from surefit.core.foreign import first_line
+from surefit.core.foreign import WRONG_CONTENT, first_line
 from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
@@ -235,7 +235,7 @@ def building(name: str) -> Iterator[None]:
     """Report a model that its own config does not allow to build."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+    except tuple({*WRONG_CONTENT} - {ValueError, MemoryError}) as error:
         raise UNSUITABLE_MODEL.error(
             f"The model {name} cannot be built from its config: {describe_error(error)[:200]}.",
             fix="Correct its config.json, or download the model again.",

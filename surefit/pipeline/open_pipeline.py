@@ -171,9 +171,15 @@ def apply_choices(pipeline: Pipeline, choices: Choices) -> Pipeline:
     )
 
 
-def with_generation(pipeline: Pipeline, wanted: Generation, as_model: bool = False) -> Pipeline:
-    """Return the Pipeline of a trained model that generates as `wanted`.
+def with_generation(
+    pipeline: Pipeline,
+    wanted: Generation,
+    as_model: bool = False,
+    before: Mapping[str, Any] | None = None,
+) -> Pipeline:
+    """Return the Pipeline that generates as `wanted`.
 
+    `generate.from_model` takes settings from those `before`: of the run, if no others are passed.
     With `as_model`, it samples where the model's generation config does.
     """
     generate, encoder = pipeline.task.generate, pipeline.encoder
@@ -181,7 +187,7 @@ def with_generation(pipeline: Pipeline, wanted: Generation, as_model: bool = Fal
         refuse_unused(wanted)
         return pipeline
     refuse_system(encoder, wanted)
-    before = encoder.settings.generate or {}
+    before = encoder.settings.generate or {} if before is None else before
     taken = {name: before[name] for name in wanted.from_model if name in before}
     greedy = {**generate.settings(pipeline.module, encoder), **taken}
     known = known_settings(own_config(pipeline.module))

@@ -170,7 +170,8 @@ def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
     used = {
         name: extras[name]
         for name in extras
-        if name in call.arguments.values() or (loss_fn is not None and _is_whole(table, name))
+        if name in call.arguments.values()
+        or (loss_fn is not None and not table.arrow[name].null_count)  # it may read them
     }
     refuse_raw(table, encoder.roles, [name for name in used if name in call.arguments.values()])
     encoder = replace(encoder, extras={**encoder.extras, **used})
@@ -192,11 +193,6 @@ def ask_output(pipeline: Pipeline, asked: Key | None) -> Pipeline:
     encoder = pipeline.encoder.with_settings(outputs=asked)
     reads = replace(pipeline.call.reads, asked=asked)
     return replace(pipeline, encoder=encoder, call=replace(pipeline.call, reads=reads))
-
-
-def _is_whole(table: Table, column: str) -> bool:
-    """Return whether every row has a value, so that a loss_fn may read the column."""
-    return bool(table.arrow[column].null_count == 0)
 
 
 def match_collated(pipeline: Pipeline, train: Store) -> tuple[Pipeline, list[Finding]]:

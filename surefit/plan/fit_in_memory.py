@@ -9,12 +9,11 @@ from typing import Any
 from surefit.checks.module_checks import check_single_rows, find_min_rows
 from surefit.config import Generation
 from surefit.data.row_arrays import Axis
-from surefit.errors import describe_error
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
 from surefit.memory.advise import Trials, advise
 from surefit.memory.limit import Limit, find_limit
-from surefit.memory.predict_peak import Fit, predict, trace_worst
+from surefit.memory.predict_peak import Fit, describe_untraced, predict, trace_worst
 from surefit.memory.trace_step import Traced
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
@@ -71,8 +70,7 @@ def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
     try:
         job = Trials(job, d.limit).largest_batch(job)
     except Exception as error:  # the model's own code may fail on the meta device in any way
-        what = f"{describe_error(error)}"[:200]
-        found.append(note(f"The batch size stays {effective}: {what}"))
+        found.append(note(f"The batch size stays {effective}: {describe_untraced(error)}"))
     batches, layer = job.batches, find_min_rows(job.pipeline.module, None)[1]
     sizes = {"batch_size": batches.batch_size, "grad_accum": batches.grad_accum}
     message = (

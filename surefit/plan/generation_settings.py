@@ -12,15 +12,11 @@ from surefit.batches.branches import PROMPT
 from surefit.errors import UsageError
 from surefit.findings import Finding, note
 from surefit.inputs.store import Store
+from surefit.pipeline.open_pipeline import with_generation
 from surefit.pipeline.pipeline import Pipeline
 from surefit.plan.draft import Draft
 from surefit.targets.generation import SHAPING, own_config
-from surefit.targets.sampling import (
-    choose_settings,
-    known_settings,
-    refuse_system,
-    refuse_unused,
-)
+from surefit.targets.sampling import known_settings
 
 COUNTED_ROWS = 10_000
 USUAL_SHARE = 0.99
@@ -30,24 +26,18 @@ LEAST_TOKENS, MOST_TOKENS = 16, 256
 
 def settle_generation(d: Draft) -> tuple[Pipeline, list[Finding]]:
     """Return the Pipeline with the settings that it generates with, which its Encoder keeps."""
-    pipeline, wanted = d.pipeline, d.config.generate
-    generate, encoder = pipeline.task.generate, pipeline.encoder
-    able = generate is not None and generate.possible(pipeline.module, encoder)
-    if generate is None or not able:
-        _refuse_unset(wanted.from_model, {}, pipeline)
-        refuse_unused(wanted)
-        return pipeline, []
-    refuse_system(encoder, wanted)
-    known = known_settings(own_config(pipeline.module))
+    pipeline, wanted, generate = d.pipeline, d.config.generate, d.pipeline.task.generate
+    able = generate is not None and generate.possible(pipeline.module, pipeline.encoder)
+    known = known_settings(own_config(pipeline.module)) if able else {}
     _refuse_unset(wanted.from_model, known, pipeline)
-    taken = {name: known[name] for name in wanted.from_model}
-    greedy = {**generate.settings(pipeline.module, encoder), **taken}
-    if taken:
-        _refuse_invalid(greedy)
-    settings = choose_settings(greedy, wanted, known)
+    pipeline = with_generation(pipeline, wanted, before=known)
+    if generate is None or not able:
+        return pipeline, []
+    settings = pipeline.encoder.settings.generate or {}
+    if wanted.from_model:
+        _refuse_invalid(settings)
     new_tokens = answer_tokens(d.train) if generate.names else None
-    seed = encoder.settings.seed if wanted.seed is None else wanted.seed
-    encoder = encoder.with_settings(generate=settings, answer_tokens=new_tokens, seed=seed)
+    encoder = pipeline.encoder.with_settings(answer_tokens=new_tokens)
     return replace(pipeline, encoder=encoder), _report_unused(known, settings)
 
 

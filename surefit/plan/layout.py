@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefit.batches.branches import cut_row, is_branched
+from surefit.batches.collate import PADDING_FREE
 from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, starts_in_time
 from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.store import Store
 from surefit.memory.limit import find_limit
-from surefit.memory.predict_peak import trace_batch, worst_batch
+from surefit.memory.predict_peak import stored_bytes, trace_batch, worst_batch
 from surefit.models.lora import may_lower
 from surefit.pipeline.open_pipeline import Choices, Compiling, apply_choices
 from surefit.pipeline.pipeline import Job, Pipeline
@@ -78,7 +79,7 @@ def choose_layout(d: Draft) -> tuple[Choices, tuple[Finding, ...]]:
         """Padding-free layouts, the fastest first, or why there is none."""
         is_sparse = head is not None and head.positions == "labelled"
         why = _why_padded(trial, may_join, is_sparse)
-        plain = Choices(head, "padding-free")
+        plain = Choices(head, PADDING_FREE)
         if why is not None:
             return (), why
         shares = is_sparse and is_branched(pipeline.fields) and training_device().type == "cpu"
@@ -370,8 +371,7 @@ def choose_frozen(d: Draft) -> tuple[tuple[Job, Choices], tuple[Finding, ...]]:
 def choose_block_rows(train: Store, earlier: Choices | None) -> int | None:
     """Return the rows of a block that are shuffled together; None where rows are alone."""
     if earlier is None:
-        size = sum(int(train.values(name).nbytes) for name in train.fields)
-        chosen = block_rows(len(train), size, find_limit(host=True).bytes)
+        chosen = block_rows(len(train), stored_bytes(train), find_limit(host=True).bytes)
         return chosen if chosen > 1 else None
     stored = earlier.order_block_rows
     if stored is not None and (not 0 < stored <= MOST_BLOCK_ROWS or stored & (stored - 1)):

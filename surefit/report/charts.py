@@ -11,14 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Points = Sequence[tuple[Any, Any]]
-WIDTH, HEIGHT = 640, 220
-LEFT, RIGHT, TOP, BOTTOM = 62, 12, 10, 34
+WIDTH, HEIGHT = 480, 200
+LEFT, RIGHT, TOP, BOTTOM = 58, 10, 10, 34
 """Margins, in units of the drawing."""
 MAX_POINTS = 160
 """Of a line; more are averaged in groups."""
@@ -63,7 +64,8 @@ def line_chart(
 ) -> str:
     """Return lines over one axis, with a vertical mark; nothing where no point can be drawn.
 
-    With `dots`, points are not joined. Values of very different sizes have a logarithmic axis.
+    With `dots`, points are not joined. Where the largest value is far from most, the axis is
+    logarithmic.
     """
     known = {name: _thinned(points, keep=dots) for name, points in lines.items()}
     known = {name: points for name, points in known.items() if points}
@@ -72,7 +74,8 @@ def line_chart(
     every = [point for points in known.values() for point in points]
     x_low, x_high = _bounds([x for x, _ in every])
     values = [y for _, y in every]
-    logs = not dots and min(values) > 0 and max(values) / min(values) > LOGARITHMIC_RATIO
+    is_skewed = max(values) > LOGARITHMIC_RATIO * median(values)
+    logs = not dots and min(values) > 0 and is_skewed
     scaled = [math.log10(value) for value in values] if logs else values
     y_low, y_high = _bounds(scaled)
 

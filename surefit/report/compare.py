@@ -78,7 +78,8 @@ def _curves(about: Mapping[str, Subject]) -> str:
     metrics = (n for each in about.values() for e in each.evaluations for n in e["metrics"])
     for metric in dict.fromkeys(metrics):
         lines = {name: metric_points(each, metric) for name, each in about.items()}
-        charts.append(line_chart(f"validation {metric}", lines))
+        if max(map(len, lines.values())) > 1:
+            charts.append(line_chart(f"validation {metric}", lines))
     return f"<div class=charts>{''.join(charts)}</div>"
 
 

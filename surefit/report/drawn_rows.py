@@ -51,13 +51,13 @@ def draw_batch(batch: Row) -> str:
 
 
 def draw_images(rows: Sequence[Row]) -> str:
-    """Return a grid of images with what belongs to each; nothing where rows are no images."""
-    if not rows or not all("png" in row for row in rows):
+    """Return a grid of images or heat maps, and what belongs to each; nothing for other rows."""
+    if not rows or not all("png" in row or "heat" in row for row in rows):
         return ""
-    cells = (
-        f"<figure>{image(str(row['png']))}<small>{' · '.join(facts_of(row))}</small></figure>"
-        for row in rows
-    )
+    cells = []
+    for row in rows:
+        drawn = image(str(row.get("png") or row["heat"]))
+        cells.append(f"<figure>{drawn}<small>{' · '.join(facts_of(row))}</small></figure>")
     return f"<div class=images>{''.join(cells)}</div>"
 
 

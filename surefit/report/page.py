@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Section = tuple[str, str]
 """A title and a body of HTML; a section without a body is left out."""
-METRIC_HEADS = ("metric", "code", "better", "predictions")
+SETTLED = ("model", "loss", "metrics", "generate", "augment", "baselines")
+"""Parts of a plan that say how it is trained and judged."""
 WARNING_HEADS = ("code", "step", "warning", "fix")
 MARK = "<!-- written by surefit -->"
 """How pages of surefit start: a file without it is not replaced."""
@@ -127,11 +128,7 @@ def render_subject(about: Subject) -> str:
         ("Memory and time", table(("", "predicted", "measured"), _costs(about))),
         ("What was asked", _asked(about)),
         ("Decisions", "".join(f"<p>{text_of(text)}</p>" for text in plan["notes"])),
-        ("Baselines", table(("baseline", "metric", "value"), _baselines(plan))),
-        ("Frozen parameters and learning rates", table(("what", "value"), _rates(plan))),
-        ("Metrics asked for", table(METRIC_HEADS, _metrics(plan))),
-        ("Loss settings", table(("setting", "value"), _loss(plan))),
-        ("Generation settings", table(("setting", "value"), _generation(plan))),
+        ("What was settled", table(("setting", "value"), _settings(plan))),
     ]
     return as_page(f"surefit: {plan['task']}, {name}", about.state, sections)
 
@@ -172,7 +169,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}"
-    return f"{value:,}" if isinstance(value, int) else text_of(value)
+    return f"{value:,}" if type(value) is int else text_of(value)
 
 
 def _results(about: Subject) -> str:
@@ -274,15 +271,6 @@ def _warnings(history: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]
             yield event["code"], event["step"], event["message"], event["fix"]
 
 
-def _baselines(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield figures of simple predictors on the same validation rows."""
-    for name, figures in plan.get("baselines", {}).items():
-        column = f" ({figures['column']})" if "column" in figures else ""
-        for metric, value in figures.items():
-            if metric != "column":
-                yield f"{name}{column}", metric, value  # a note is text
-
-
 def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
     """Yield what became of the rows, and what an epoch holds."""
     yield "rows in the data", ledger.rows
@@ -312,39 +300,12 @@ def _columns(plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "columns not used", ", ".join(unused)
 
 
-def _rates(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what `freeze` and `lr_by` made of the parameters; nothing without them."""
-    model = plan["model"]
-    frozen = model.get("frozen")
-    if frozen:
-        yield f"frozen parameters ({', '.join(frozen['patterns'])})", frozen["parameters"]
-    for pattern, rate in model.get("lr_by", {}).items():
-        yield f"learning rate of {pattern} ({rate['parameters']:,} parameters)", rate["lr"]
-
-
-def _metrics(plan: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the metrics beside the task's own: built in, or the user's."""
-    for name, about in (plan.get("metrics") or {}).items():
-        kept = "all kept until the end" if about["keeps_predictions"] else "not kept"
-        yield name, about["function"] or "", about["better"] or "", kept
-
-
-def _loss(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Return class weights and label smoothing; nothing where there are none."""
-    loss = plan.get("loss") or {}
-    for name, weight in (loss.get("class_weights") or {}).items():
-        yield f"weight of class {name}", weight
-    if loss.get("label_smoothing"):
-        yield "label smoothing", loss["label_smoothing"]
-
-
-def _generation(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what text is generated with; nothing for tasks that generate none."""
-    generate = plan.get("generate") or {}
-    for name, value in {**generate, **generate.get("settings", {})}.items():
-        if name not in ("settings", "from_model"):
-            taken = name in generate["from_model"]
-            yield name, f"{value} (the model's generation config)" if taken else str(value)
+def _settings(plan: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what planning settled beside the config, under its names in plan.json."""
+    known = flat({name: plan.get(name) or {} for name in SETTLED})
+    for name, value in known.items():
+        if value not in (None, [], False, ""):
+            yield name, value
 
 
 def _findings(findings: Sequence[Mapping[str, Any]]) -> str:

@@ -19,6 +19,7 @@ from surefit.pipeline.own_step import OwnStep
 from surefit.progress import Progress, silent
 from surefit.report.batch_view import is_aligned, view_rows
 from surefit.run.events import without_nan
+from surefit.speed.compiling import not_compiled
 
 if TYPE_CHECKING:
     from surefit.inputs.store import Store
@@ -82,7 +83,12 @@ def judging(pipeline: Pipeline) -> Iterator[None]:
     training = pipeline.module.training
     pipeline.module.eval()
     try:
-        with torch.no_grad(), quiet_transformers(), without_router_logits(pipeline.module):
+        with (
+            torch.no_grad(),
+            quiet_transformers(),
+            without_router_logits(pipeline.module),
+            not_compiled(pipeline.module),
+        ):
             yield
     finally:
         pipeline.module.train(training)

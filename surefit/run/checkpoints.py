@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.core import files
-from surefit.core.foreign import read_json
-from surefit.errors import RunFailedError
+from surefit.core.foreign import check_names, read_json
+from surefit.errors import RunFailedError, to_resume
 from surefit.models.lora import base_fingerprint, is_adapted
 from surefit.models.optimizer import AVERAGE
 from surefit.models.sharding import (
@@ -275,6 +275,10 @@ class Index:
     model: dict[str, list[str]]
     optimizer: dict[str, list[str]]
 
+    def __post_init__(self) -> None:
+        for names in (*self.model.values(), *self.optimizer.values()):
+            check_names(names)
+
 
 class _Reader:
     """Reads tensors of a checkpoint: of a sharded one, the rows that this process holds."""
@@ -370,7 +374,7 @@ def _refuse_damaged(path: Path) -> None:
     if damage:
         raise RunFailedError(
             f"The checkpoint {path.name} is damaged: {damage[0]}.",
-            f"Resume from the checkpoint before it: surefit train --resume {path.parents[1]}",
+            f"Resume from the checkpoint before it: {to_resume(path.parents[1])}",
         )
 
 

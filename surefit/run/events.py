@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,13 +102,24 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             )
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What is relied on in a stored event; it may have more."""
+
+    event: str
+    step: int
+    epoch: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    metrics: dict[str, Any] | None = None
+
+
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line; None for what is no event."""
-    try:
-        event = parse_json(line, dict[str, Any], "events.jsonl")
-    except UsageError:
-        return None
-    return event if type(event.get("step")) is int and "event" in event else None
+    with suppress(UsageError):
+        parse_json(line, Stored, "events.jsonl")
+        return parse_json(line, dict[str, Any], "events.jsonl")
+    return None
 
 
 def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:

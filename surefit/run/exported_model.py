@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from surefit.core import digests, files
 from surefit.core.files import refuse_special_inside
 from surefit.core.foreign import content_of, read_json
+from surefit.core.locks import scratch_folder
 from surefit.data.cache import use_cache
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.open_data import open_table
@@ -90,7 +92,7 @@ def export_model(run: Run, out: Path, merge: bool = False) -> None:
 
     _refuse_taken(run, out)
     model = run.model_path
-    with files.new_folder(out, sealed=True) as temporary:
+    with _new_folder(out) as temporary:
         if merge and has_adapters(model):
             write_merged(model, run.task, temporary, run.code)
         else:
@@ -98,6 +100,16 @@ def export_model(run: Run, out: Path, merge: bool = False) -> None:
             shutil.copytree(model, temporary, ignore=without_digests, dirs_exist_ok=True)
             point_to_base(temporary, out)
         files.write_json(temporary / FILE, _about(run))
+
+
+@contextmanager
+def _new_folder(out: Path) -> Iterator[Path]:
+    """Give a folder to fill; what a killed export leaves is removed by the next one there."""
+    with (
+        scratch_folder(out) as scratch,
+        files.new_folder(out, sealed=True, inside=scratch) as temporary,
+    ):
+        yield temporary
 
 
 def _refuse_taken(run: Run, out: Path) -> None:
@@ -129,7 +141,7 @@ def export_onnx(run: Run, out: Path, data: Sequence[str] = ()) -> float:
     pipeline = run.open_pipeline()
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         rows = open_table(list(data or config.data), config.read, config.on_bad_file, "test")
-    with files.new_folder(out, sealed=True) as temporary:
+    with _new_folder(out) as temporary:
         pipeline.encoder.save(temporary)
         return write_onnx(pipeline, rows, temporary / ONNX)
 

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -19,7 +20,7 @@ from surefit.core import digests, files
 from surefit.core.files import refuse_links, refuse_special_inside
 from surefit.core.foreign import content_of, parse_json, read_json
 from surefit.core.locks import WRITTEN
-from surefit.errors import UsageError
+from surefit.errors import UsageError, to_resume
 from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
 from surefit.run.events import read_events, summarise_epochs
@@ -45,6 +46,10 @@ PLAN_TYPES: dict[str, type[Any]] = {
     **dict.fromkeys(("findings", "spans"), list),
 }
 """What other parts of surefit rely on in a stored plan."""
+UNUSABLE = (
+    "Restore it from a copy. If surefit wrote it as it is, please report this with the output of "
+    "--debug."
+)
 EXAMPLES = "examples.json"
 """Rows and batches that the report shows, with the predictions for them."""
 OWN_NAMES = (*BEGINNING, "events.jsonl", "checkpoints", "model", "report.html", "folds.json")
@@ -269,6 +274,10 @@ class Run:
             if not any(folder.iterdir()):
                 folder.rmdir()
 
+    def in_use(self) -> AbstractContextManager[None]:
+        """Report what the model and the Encoder of the folder cannot be used for, as damage."""
+        return content_of(self.model_path, UNUSABLE)
+
     def open_pipeline(self, model: nn.Module | None = None) -> Pipeline:
         """Return the Pipeline of the trained model, to evaluate and predict as training did."""
         from surefit.pipeline.open_pipeline import (
@@ -316,13 +325,13 @@ class Run:
         if not self.has_model:
             raise UsageError(
                 f"{self.path} has no trained model yet.",
-                f"Finish it with: surefit train --resume {self.path}",
+                f"Finish it with: {to_resume(self.path)}",
             )
 
 
 def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
     """Return the plan that was read from a file, if it has the types that surefit relies on."""
-    if not isinstance(loaded, dict) or not {"model", "steps"} <= loaded.keys():
+    if not isinstance(loaded, dict) or not {"model", "steps", "task"} <= loaded.keys():
         raise UsageError(f"{path} is not the plan of a run.", "Restore it from a copy.")
     for key, kind in PLAN_TYPES.items():
         if not isinstance(loaded.get(key, kind()), kind):
@@ -346,6 +355,9 @@ def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:
             held = "may not be read by this user (permission denied)"
         raise UsageError(f"{folder} {held}.", "Give the folder that `surefit train` named.")
     refuse_special_inside(folder)
+    refuse_links(folder / each for each in WRITTEN)
+    for name in ("checkpoints", "model", "failures"):
+        refuse_links((folder / name).rglob("*"))
     return Run(folder, trust_code=frozenset(trust_code))
 
 
@@ -381,7 +393,7 @@ def choose_folder(output: str | None, name: str) -> Path:
     if taken is not None and not is_unbegun(folder):
         raise UsageError(
             f"{folder} already holds a run ({taken}).",
-            f"Choose another --output, or resume that run: surefit train --resume {folder}",
+            f"Choose another --output, or resume that run: {to_resume(folder)}",
         )
     check_writable(folder)
     return folder

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from surefit.core import digests
-from surefit.errors import UsageError
+from surefit.errors import UsageError, to_resume
 from surefit.findings import Finding, rule
 from surefit.run.choose_checkpoint import checkpoint_damage, list_checkpoints
 from surefit.run.exported_model import ExportedModel
@@ -67,7 +67,7 @@ def _check_events(run: Run) -> Iterator[Finding]:
 def _check_checkpoints(run: Run) -> Iterator[Finding]:
     for path in list_checkpoints(run.checkpoints):
         for damage in checkpoint_damage(path):
-            yield _damaged(damage, f"Resuming passes it over: surefit train --resume {run.path}")
+            yield _damaged(damage, f"Resuming passes it over: {to_resume(run.path)}")
 
 
 def _check_model(run: Run, again: str) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from surefit.data.cache_entry import open_json
 from surefit.data.row_arrays import count_distinct
 from surefit.findings import Finding, rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import PLAIN
+from surefit.inputs.encoder_state import PLAIN, as_fitted
 from surefit.inputs.store import Store
 from surefit.inputs.table.table_columns import (
     ColumnMatrix,
@@ -33,7 +33,7 @@ from surefit.inputs.table.table_columns import (
     spread_rows,
 )
 from surefit.targets.class_loss import loss_of_several, loss_of_shares
-from surefit.targets.classes import class_labels, is_multi_label
+from surefit.targets.classes import is_multi_label
 from surefit.targets.metrics.class_metrics import macro_f1_of
 from surefit.targets.number_targets import number_figures
 from surefit.targets.task_spec import JudgeRows
@@ -62,7 +62,7 @@ def class_baselines(
         return {}
     count, judged = len(encoder.classes), validation.values("labels")
     judged = judged[judged >= 0]  # a step may have no class
-    counts = np.asarray(class_labels(encoder).counts, np.float64)
+    counts = np.asarray(as_fitted(encoder.target.classes).counts, np.float64)
     if is_multi_label(encoder):
         if train is None or not len(train):
             return {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from surefit.data.written_values import read_number
 from surefit.findings import rule
 from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import ClassLabels
+from surefit.inputs.encoder_state import ClassLabels, as_fitted
 from surefit.inputs.row_input import is_blank
 from surefit.targets.task_spec import Batch, full_precision
 
@@ -305,12 +305,6 @@ def is_multi_label(encoder: Encoder) -> bool:
     return encoder.target.classes is not None and encoder.target.classes.several
 
 
-def class_labels(encoder: Encoder) -> ClassLabels:
-    """Return the classes and how labels name them, once they are fitted."""
-    assert encoder.target.classes is not None
-    return encoder.target.classes
-
-
 def label_field(encoder: Encoder) -> Field:
     """Return how the classes of a row become a tensor."""
     return Field(("class",), "float32") if is_multi_label(encoder) else Field((), "int64")
@@ -322,7 +316,7 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
 
     Where a row may have several labels, a vector with 1 for each of them.
     """
-    value, labels = row["label"], class_labels(encoder)
+    value, labels = row["label"], as_fitted(encoder.target.classes)
     if is_blank(value):
         if labels.separator is None or not encoder.settings.labels.blank_is_none:
             raise drop_row(DropReason.NO_LABEL)
@@ -347,11 +341,13 @@ def class_id(row: Mapping[str, Any], encoder: Encoder) -> Any:
 
 def class_names(encoder: Encoder) -> dict[str, Any]:
     """Return the names of the classes as a transformers config has them."""
-    names = [str(name) for name in encoder.classes]
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
-    }
+    return output_names([str(name) for name in encoder.classes])
+
+
+def output_names(names: Sequence[str]) -> dict[str, Any]:
+    """Return the names of a model's outputs as a transformers config has them."""
+    named = dict(enumerate(names))
+    return {"id2label": named, "label2id": {name: place for place, name in named.items()}}
 
 
 def class_settings(encoder: Encoder) -> dict[str, Any]:

@@ -33,9 +33,9 @@ from surefit.inputs.encoded_row import (
     drop_row,
 )
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import BoxFormat, ClassLabels, FittedTarget
+from surefit.inputs.encoder_state import ClassLabels, FittedTarget, as_fitted
 from surefit.inputs.file_names import holds_files
-from surefit.inputs.image.image_reading import PIXELS, ImageReader, pixel_format, read_pixels
+from surefit.inputs.image.image_reading import PIXELS, ImageReader
 from surefit.inputs.row_input import Row
 from surefit.targets.boxes import (
     BoxSample,
@@ -278,24 +278,16 @@ def fit(rows: Iterable[Row], encoder: Encoder) -> tuple[Encoder, list[Finding]]:
     return replace(encoder, target=learned, input=read), [*found, *notes]
 
 
-def box_format(encoder: Encoder) -> BoxFormat:
-    """Return the format of boxes, once it is fitted."""
-    assert encoder.target.boxes is not None
-    return encoder.target.boxes
-
-
 def encode(row: Row, encoder: Encoder) -> Encoding:
     """Return the pixel values, the size of the image in its file, and its boxes in the pixels that
     the module gets."""
     if is_empty(row["image"]):
         raise drop_row(DropReason.EMPTY)
     targets = None if encoder.predicting else _targets(row)
-    form = pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
     height, width = image_size(row["image"], form.place)
-    columns = {
-        "pixel_values": read_pixels(row, encoder),
-        "image_size": np.array([height, width]),
-    }
+    pixels = form.pixel_values(row["image"])
+    columns = {"pixel_values": pixels, "image_size": np.array([height, width])}
     if targets is None:
         return Encoding(lambda tokens: Encoded(columns))
     given, names = targets
@@ -303,7 +295,7 @@ def encode(row: Row, encoder: Encoder) -> Encoding:
     if None in numbers:
         raise drop_row(DropReason.UNKNOWN_LABEL)
     classes = np.array(numbers, np.int64) + 1
-    read = box_format(encoder)
+    read = as_fitted(encoder.target.boxes)
     corners = to_corners(given, read.order)
     corners = scaled(corners, width, height) if read.relative else corners
     corners, faults = check_corners(corners, classes, given, (height, width), read.order)
@@ -343,7 +335,7 @@ MAP = Metric(
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """Return the objects found in each image, best first, with boxes in the pixels of its file."""
-    form, found = pixel_format(encoder), []
+    form, found = as_fitted(encoder.input.pixels), []
     names = dict(enumerate(encoder.classes, start=1))
     for made, (height, width) in zip(outputs.detections, batch["image_size"].tolist(), strict=True):
         order = made["scores"].argsort(descending=True, stable=True).tolist()

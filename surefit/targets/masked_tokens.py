@@ -16,7 +16,7 @@ from surefit.batches.field import IGNORE_INDEX
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, Encoding, drop_row, encoded, refuse_overlong
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedTarget, MaskingTokens
+from surefit.inputs.encoder_state import FittedTarget, MaskingTokens, as_fitted
 from surefit.inputs.text.text_reading import encode_text, read_ids
 from surefit.targets.task_spec import Batch
 
@@ -46,15 +46,9 @@ def fit_masking(
     return replace(encoder, target=FittedTarget(masking=tokens)), []
 
 
-def masking_tokens(encoder: Encoder) -> MaskingTokens:
-    """Return the tokens that masking needs to know, once they are fitted."""
-    assert encoder.target.masking is not None
-    return encoder.target.masking
-
-
 def encode_masked(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """The tokenizer's tokens; labels are those that may be chosen, which special ones may not."""
-    special = masking_tokens(encoder).special
+    special = as_fitted(encoder.target.masking).special
 
     def candidates(ids: Any) -> dict[str, Any]:
         return {"labels": np.where(np.isin(ids, special), IGNORE_INDEX, ids)}
@@ -89,7 +83,7 @@ def hide(
     chosen = random.choice(candidates, count_chosen(row), replace=False)
     labels[chosen] = ids[chosen]
     draw = random.random(len(chosen))
-    tokens = masking_tokens(encoder)
+    tokens = as_fitted(encoder.target.masking)
     ids[chosen[draw < MASKED]] = tokens.mask
     swapped = chosen[(draw >= MASKED) & (draw < MASKED + RANDOM)]
     others = random.integers(0, tokens.num_tokens, len(swapped))
@@ -100,7 +94,7 @@ def hide(
 
 def fill(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """Return the text with the most likely token in place of each mask token."""
-    tokenizer, mask = encoder.tokenizer, masking_tokens(encoder).mask
+    tokenizer, mask = encoder.tokenizer, as_fitted(encoder.target.masking).mask
     ids, best = batch["input_ids"], outputs.logits.argmax(-1)
     filled = ids.where(ids != mask, best)
     answers = []

@@ -6,30 +6,27 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from surefit.batches.field import IGNORE_INDEX, Field
-from surefit.data.cell_files import IMAGES, is_empty, names_files, unwrapped
+from surefit.data.cell_files import IMAGES, is_empty, names_files
 from surefit.data.column_types import array_rank, is_text, may_hold_images
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import DropReason, Encoding, RowFaultError, drop_row, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses
+from surefit.inputs.encoder_state import PLAIN, ClassLabels, FittedTarget, MaskClasses, as_fitted
 from surefit.inputs.file_names import holds_files
-from surefit.inputs.image.image_files import RGB, ChannelAxis, open_upright, source_of
+from surefit.inputs.image.image_files import RGB, ChannelAxis, read_image
 from surefit.inputs.image.image_reading import (
     ImageReader,
-    pixel_format,
-    read_pixels,
 )
 from surefit.inputs.store import Store
 from surefit.targets.class_loss import loss_of_shares
@@ -65,24 +62,21 @@ LARGEST_CLASS = 65_535
 
 def read_mask(value: Any) -> Mask:
     """Return the class numbers (H, W) of a file, bytes, `{bytes, path}` or an array."""
-    value = unwrapped(value)
-    if isinstance(value, bytes):
-        return _with_column(partial(open_upright, io.BytesIO(value), "the mask"))
-    if isinstance(value, str):
-        return _with_column(lambda read: open_upright(source_of(value), value, read))
-    return _from_array(value)
+    try:
+        return read_image(value, _class_numbers, _from_array, "the mask")
+    except RowFaultError as fault:  # of the column of masks
+        raise RowFaultError(fault.rule, fault.message, "label", fault.fix) from None
 
 
 def image_size(value: Any, place: ChannelAxis = RGB) -> tuple[int, int]:
     """Height and width of an image, as `decode` reads it."""
-    value = unwrapped(value)
-    if isinstance(value, bytes | str):
-        source = io.BytesIO(value) if isinstance(value, bytes) else source_of(value)
-        width, height = open_upright(source, "the image", lambda image: image.size)
-        return height, width
-    shape = np.shape(value)
-    first = len(shape) == 3 and place.is_first(shape)
-    return (shape[1], shape[2]) if first else (shape[0], shape[1])
+
+    def of_array(array: Any) -> tuple[int, int]:
+        shape = np.shape(array)
+        first = len(shape) == 3 and place.is_first(shape)
+        return (shape[1], shape[2]) if first else (shape[0], shape[1])
+
+    return read_image(value, lambda image: (image.height, image.width), of_array, "the image")
 
 
 def check_sizes(mask: Mask, image: Any, place: ChannelAxis = RGB) -> None:
@@ -101,15 +95,6 @@ def mask_as_png(mask: Any) -> bytes:
     file = io.BytesIO()
     Image.fromarray(mask).save(file, "PNG")
     return file.getvalue()
-
-
-def _with_column(opened: Callable[[Callable[[Image.Image], Mask]], Mask]) -> Mask:
-    """Return the class numbers of a file; its faults name the column of masks."""
-    try:
-        mask = opened(_class_numbers)
-    except RowFaultError as fault:
-        raise RowFaultError(fault.rule, fault.message, "label", fault.fix) from None
-    return mask
 
 
 def _class_numbers(image: Image.Image) -> Mask:
@@ -216,18 +201,12 @@ class MaskSample:
             yield note(message, column=self.column)
 
 
-def mask_classes(encoder: Encoder) -> MaskClasses:
-    """Return what was fitted on the masks."""
-    assert encoder.target.masks is not None
-    return encoder.target.masks
-
-
 def class_places(mask: Any, encoder: Encoder) -> Any:
     """Class numbers as output numbers, -100 where ignored; None if a class is unknown."""
     names = np.asarray(encoder.classes, np.int32)
     places = np.searchsorted(names, mask).clip(max=len(names) - 1)
     known = names[places] == mask
-    ignored = mask == mask_classes(encoder).ignored
+    ignored = mask == as_fitted(encoder.target.masks).ignored
     if not (known | ignored).all():
         return None
     return np.where(known & ~ignored, places, -100).astype(np.int16)
@@ -311,7 +290,7 @@ def pixel_baselines(
     """Return the most frequent class everywhere."""
     import torch
 
-    known = np.asarray(mask_classes(encoder).pixel_counts, np.float64)
+    known = np.asarray(as_fitted(encoder.target.masks).pixel_counts, np.float64)
     judged = np.zeros(len(known), np.int64)
     for row in range(len(validation)):
         labels = validation.value("labels", row)
@@ -365,7 +344,8 @@ def encode(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Return the pixel values, the size of the image in its file, and the class of each pixel."""
     if is_empty(row["image"]):
         raise drop_row(DropReason.EMPTY)
-    pixels, form = read_pixels(row, encoder), pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
+    pixels = form.pixel_values(row["image"])
     if "label" not in row:
         size = image_size(row["image"], form.place)
         return encoded({"pixel_values": pixels, "image_size": np.array(size)})
@@ -389,7 +369,7 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
     names = names.astype(np.uint8 if names.max() <= 255 else np.uint16)
     scores = outputs.logits[:, : len(names)].float()
     scores = pixel_scores(scores, batch["pixel_values"].shape[-2:])
-    form = pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
     found = []
     for row, size in zip(scores, batch["image_size"].tolist(), strict=True):
         whole = row if form.edge is not None else pixel_scores(row[None], tuple(size))[0]

@@ -24,8 +24,8 @@ from surefit.data.written_values import read_number
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import DropReason, RowFaultError, drop_row
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedTarget, NumberScales
-from surefit.targets.classes import class_list
+from surefit.inputs.encoder_state import FittedTarget, NumberScales, as_fitted
+from surefit.targets.classes import class_list, output_names
 from surefit.targets.task_spec import Batch, Metric, full_precision
 
 if TYPE_CHECKING:
@@ -129,12 +129,6 @@ def _of_size(targets: list[float], size: int) -> list[float]:
     )
 
 
-def number_scales(encoder: Encoder) -> NumberScales:
-    """Mean and scale of the targets, once they are fitted."""
-    assert encoder.target.numbers is not None
-    return encoder.target.numbers
-
-
 def num_targets(encoder: Encoder) -> int:
     """Return how many numbers are predicted for a row."""
     return 1 if encoder.target.numbers is None else len(encoder.target.numbers.mean)
@@ -145,22 +139,11 @@ def target_field(encoder: Encoder) -> Field:
     return Field(("class",) if num_targets(encoder) > 1 else (), "float32")
 
 
-def scale_targets(value: Any, encoder: Encoder) -> Any:
-    """Return the targets of a row in units of their spread; None where the row has none."""
-    targets = read_targets(value)
-    if targets is None:
-        return None
-    targets = _of_size(targets, num_targets(encoder))
-    scales = number_scales(encoder)
-    scaled = (np.asarray(targets) - scales.mean) / scales.scale
-    return scaled if num_targets(encoder) > 1 else float(scaled[0])
-
-
 def name_targets(values: Any, encoder: Encoder) -> Any:
     """Predicted numbers by the names of their columns; those of one column of lists as a list."""
     if num_targets(encoder) == 1:
         return values[0]
-    names = number_scales(encoder).names
+    names = as_fitted(encoder.target.numbers).names
     if names == tuple(str(place) for place in range(len(names))):
         return values
     return dict(zip(names, values, strict=True))
@@ -183,7 +166,7 @@ def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, Any]:
 def _error_sums(predicted: torch.Tensor, labels: torch.Tensor, encoder: Encoder) -> dict[str, Any]:
     labels = to_float64(labels)
     errors = to_float64(predicted) - labels
-    scale = labels.new_tensor(number_scales(encoder).scale)
+    scale = labels.new_tensor(as_fitted(encoder.target.numbers).scale)
     return {
         "absolute": (errors.abs() * scale).sum(0),
         "squared": (errors.square() * scale.square()).sum(0),
@@ -264,10 +247,12 @@ def fit_numbers(
 
 def encode_numbers(row: Mapping[str, Any], encoder: Encoder) -> Any:
     """Return the targets in units of their spread."""
-    scaled = scale_targets(row["label"], encoder)
-    if scaled is None:
+    targets = read_targets(row["label"])
+    if targets is None:
         raise drop_row(DropReason.NO_LABEL)
-    return scaled
+    targets, scales = _of_size(targets, num_targets(encoder)), as_fitted(encoder.target.numbers)
+    scaled = (np.asarray(targets) - scales.mean) / scales.scale
+    return scaled if len(targets) > 1 else float(scaled[0])
 
 
 def number_loss(outputs: Any, batch: Batch) -> tuple[torch.Tensor, int]:
@@ -284,29 +269,28 @@ def numbers_in_units(
     outputs: Any, batch: Batch, encoder: Encoder
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Predictions and targets in the units of the data: (B,) each, or (B, K)."""
-    labels = to_float64(batch["labels"])
-    made = to_float64(predicted_numbers(outputs, num_targets(encoder))).reshape(labels.shape)
-    scales = number_scales(encoder)
-    mean, scale = labels.new_tensor(scales.mean), labels.new_tensor(scales.scale)
-    return made * scale + mean, labels * scale + mean
+    made = predicted_numbers(outputs, num_targets(encoder)).reshape(batch["labels"].shape)
+    return _in_units(made, encoder), _in_units(batch["labels"], encoder)
+
+
+def _in_units(values: torch.Tensor, encoder: Encoder) -> torch.Tensor:
+    values, scales = to_float64(values), as_fitted(encoder.target.numbers)
+    return values * values.new_tensor(scales.scale) + values.new_tensor(scales.mean)
 
 
 def decode_numbers(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """Return the numbers for each row, in the units of the data."""
-    values = to_float64(predicted_numbers(outputs, num_targets(encoder)))
-    scales = number_scales(encoder)
-    mean, scale = values.new_tensor(scales.mean), values.new_tensor(scales.scale)
-    return [{"prediction": name_targets(row, encoder)} for row in (values * scale + mean).tolist()]
+    made = _in_units(predicted_numbers(outputs, num_targets(encoder)), encoder)
+    return [{"prediction": name_targets(row, encoder)} for row in made.tolist()]
 
 
 def number_settings(encoder: Encoder) -> dict[str, Any]:
-    scales, kind = number_scales(encoder), {"problem_type": "regression"}
+    scales, kind = as_fitted(encoder.target.numbers), {"problem_type": "regression"}
     if not scales.names:
         return {**kind, "target_mean": scales.mean[0], "target_scale": scales.scale[0]}
     return {
         **kind,
         "target_mean": list(scales.mean),
         "target_scale": list(scales.scale),
-        "id2label": dict(enumerate(scales.names)),
-        "label2id": {name: place for place, name in enumerate(scales.names)},
+        **output_names(scales.names),
     }

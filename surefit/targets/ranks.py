@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import ClassLabels, ClassName, FittedTarget
+from surefit.inputs.encoder_state import ClassLabels, ClassName, FittedTarget, as_fitted
 from surefit.inputs.row_input import Row
 from surefit.inputs.store import Store
 from surefit.targets import classes
@@ -252,7 +252,7 @@ def rank_baselines(train: Store | None, validation: Store, encoder: Encoder) -> 
     found = class_baselines(train, validation, encoder, rank_figures)
     if not found:
         return found
-    counts = np.cumsum(classes.class_labels(encoder).counts)
+    counts = np.cumsum(as_fitted(encoder.target.classes).counts)
     median = int(np.searchsorted(counts, counts[-1] / 2))
     labels = validation.values("labels")
     middle = rank_figures(np.full(len(labels), median), labels, len(counts))

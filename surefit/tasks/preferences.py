@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -132,8 +133,13 @@ REWARD = TaskSpec(
     needs=((CHOSEN, REJECTED),),
     optional=CONTEXT,
     targets=(REJECTED,),
-    roles=PAIR_ROLES,
-    reads=Reads(by_name=True, divide=divide_preference, exact_targets=False),
+    roles=(PAIR_ROLES[0], replace(PAIR_ROLES[1], may_be_missing=True)),
+    reads=Reads(
+        by_name=True,
+        mixes=("prompt", "messages", REJECTED),
+        divide=divide_preference,
+        exact_targets=False,
+    ),
     text=TextUse(adapt_tokenizer=continue_text),
     fields={
         "input_ids": tokens.FIELDS["input_ids"],

@@ -30,6 +30,7 @@ from surefit.errors import (
     StoppedAtOnceError,
     SurefitError,
     message_of,
+    to_resume,
 )
 from surefit.explainer import Explanation, explain
 from surefit.gigabytes import show_gb, show_size
@@ -108,7 +109,7 @@ def report_stops(run: Run, memory: MemoryGuard) -> Iterator[None]:
         kept = f"the checkpoint of step {saved} is kept" if saved else "no step was saved"
         raise StoppedAtOnceError(
             f"Stopped at once; the step in work is lost, and {kept}.",
-            f"Resume with: surefit train --resume {run.path}",
+            f"Resume with: {to_resume(run.path)}",
         ) from None
     except Exception as error:
         failure = None if isinstance(error, SurefitError) else as_disk_failure(error, run)
@@ -152,7 +153,7 @@ def _stopped(memory: MemoryGuard, run: Run, what: str, saved: str) -> MemoryLimi
     return MemoryLimitError(
         f"{what}: the run used {show_gb(memory.peak_bytes)} and would have exceeded its limit of "
         f"{memory.limit}. {saved}",
-        f"Resume with a larger limit: surefit train --resume {run.path} --max-memory-gb N. Or "
+        f"Resume with a larger limit: {to_resume(run.path)} --max-memory-gb N. Or "
         "start a new run with a smaller batch_size and a larger grad_accum, checkpointing=true, "
         "LoRA or a shorter max_seq_length.",
     )
@@ -225,7 +226,7 @@ def as_disk_failure(error: BaseException, run: Run) -> RunFailedError | None:
     place = name if is_ours else run.path
     return RunFailedError(
         f"{place} cannot be written: {os.strerror(code) if code else words}. {saved_step(run)}",
-        f"Make it writable, then resume with: surefit train --resume {run.path}",
+        f"Make it writable, then resume with: {to_resume(run.path)}",
     )
 
 
@@ -235,7 +236,7 @@ def _full(error: BaseException, run: Run) -> RunFailedError:
     free = shutil.disk_usage(place).free
     return RunFailedError(
         f"The disk of {place} is full ({show_size(free)} free). {saved_step(run)}",
-        f"Free some space, then resume with: surefit train --resume {run.path}. `--set keep=1` "
+        f"Free some space, then resume with: {to_resume(run.path)}. `--set keep=1` "
         "keeps one checkpoint besides the best instead of two.",
     )
 

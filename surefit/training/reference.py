@@ -31,6 +31,7 @@ from surefit.plan.plan import Plan
 from surefit.processes import gather, is_main, num_processes, process_index
 from surefit.progress import Progress, silent
 from surefit.speed.numerics import preserved_state
+from surefit.speed.precision import lower_dtype
 from surefit.targets.pairs import REFERENCE, WITH_REFERENCE, read_answers
 from surefit.training.watches import fingerprint as number_of
 
@@ -232,7 +233,8 @@ def evaluated_with_reference(
             made.append(_begin_again(run, pipeline, known))
         return made[0]
 
-    reference = _Late(pipeline, _dtype(run), known.weights, config.micro_batch_rows, begun)
+    dtype = lower_dtype(run.plan.get("precision", config.precision))
+    reference = _Late(pipeline, dtype, known.weights, config.micro_batch_rows, begun)
     store = reference.column(store, progress)
     return replace(pipeline, fields={**pipeline.fields, **FIELDS}), store
 
@@ -247,13 +249,6 @@ class _Late(Reference):
         """Compute the log-probabilities of both answers of some rows: (N, 2)."""
         of_model = Reference(self.begun(), self.dtype, self.weights, self.batch_size)
         return of_model.values(store, rows)
-
-
-def _dtype(run: Run) -> torch.dtype | None:
-    import torch
-
-    precision = run.plan.get("precision", run.config.precision)
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
 
 
 def _begin_again(run: Run, pipeline: Pipeline, known: Known) -> Pipeline:

@@ -22,7 +22,7 @@ from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields, mak
 from surefit.core.locks import lock_run
 from surefit.data.cache import entry_folder
 from surefit.data.cache_entry import is_sound
-from surefit.errors import UsageError
+from surefit.errors import UsageError, shell, to_resume
 from surefit.findings import Finding, accept_findings, note, rule
 from surefit.inputs.store import Store
 from surefit.models.learning_rate import Schedule
@@ -68,8 +68,8 @@ def resume_run(
         if output is not None and Path(output).resolve() != run.path.resolve():
             raise UsageError(
                 f"--resume resumes {run.path} where it is; --output is {output}.",
-                f"Leave --output out. To keep the run as it is, copy it first: cp -r {run.path} "
-                f"{output}; then --resume {output}.",
+                f"Leave --output out. To keep the run as it is, copy it first: "
+                f"cp -r {shell(run.path)} {shell(output)}; then --resume {shell(output)}.",
             )
     with lock_run(run.path) if is_main() else nullcontext():
         code = _with_named(run.code, request, named)
@@ -382,9 +382,9 @@ def refuse_missing_data(run: Run, config: RunConfig) -> None:
         if path.is_absolute() and not has_magic(str(path)) and not path.exists():
             raise UsageError(
                 f"The data of {run.path} is gone: there is no {path}.",
-                f"Pass its new place: surefit train --resume {run.path} --data FILE. It is "
+                f"Pass its new place: {to_resume(run.path)} --data FILE. It is "
                 "accepted if its rows are those that the run was begun with. To evaluate: "
-                f"surefit evaluate {run.path} --data FILE.",
+                f"surefit evaluate {shell(run.path)} --data FILE.",
             )
 
 

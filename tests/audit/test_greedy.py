@@ -154,7 +154,8 @@ def test_what_is_not_taken_over_is_reported_and_what_is_named_is_used(tmp_path: 
     assert " repetition_penalty" not in said
     assert "num_beams" not in said
     page = (run.path / "report.html").read_text(encoding="utf-8")
-    assert "1.8 (the model&#x27;s generation config)" in page
+    assert "<td>generate.settings.repetition_penalty</td><td>1.8</td>" in page
+    assert "<td>generate.from_model</td><td>repetition_penalty, num_beams</td>" in page
     samples = run.history[-1]["samples"]
     predicted = surefit.predict(run, [{"prompt": sample["prompt"]} for sample in samples])
     assert [p["prediction"] for p in predicted] == [s["got"] for s in samples]

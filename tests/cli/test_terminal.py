@@ -234,12 +234,33 @@ def test_ctrl_c_before_training_says_so(
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    tasks = next(each for each in app.registered_commands if each.name == "tasks")
-    monkeypatch.setattr(tasks, "callback", interrupted)
+    for name, said in (("train", "Stopped before training started"), ("tasks", "Stopped.")):
+        command = next(each for each in app.registered_commands if each.name == name)
+        monkeypatch.setattr(command, "callback", interrupted)
+        monkeypatch.setattr("surefit.cli._commands", lambda: typer.main.get_command(app))
+        CURRENT.run = "runs/earlier"  # of a run that this process has had before
+        assert run_in_process([name]) == 130
+        assert f"stopped: {said}" in capsys.readouterr().err
+
+
+def test_ctrl_c_names_no_run_that_was_taken_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "my run"
+
+    def interrupted() -> None:
+        CURRENT.run = str(run)
+        raise KeyboardInterrupt
+
+    command = next(each for each in app.registered_commands if each.name == "train")
+    monkeypatch.setattr(command, "callback", interrupted)
     monkeypatch.setattr("surefit.cli._commands", lambda: typer.main.get_command(app))
-    CURRENT.run = "runs/earlier"  # of a run that this process has had before
-    assert run_in_process(["tasks"]) == 130
-    assert "Stopped before training started" in capsys.readouterr().err
+    assert run_in_process(["train"]) == 130
+    assert "my run" not in capsys.readouterr().err
+    run.mkdir()
+    (run / "plan.json").write_text("{}")
+    assert run_in_process(["train"]) == 130
+    assert f"surefit train --resume '{run}'" in capsys.readouterr().err
 
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}

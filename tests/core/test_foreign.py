@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import surefit
+from surefit.core.digests import Listing
 from surefit.core.foreign import content_of, library_reads, parse_json, parse_yaml, read_json
 from surefit.errors import UsageError
+from surefit.models.load_shards import WeightIndex
+from surefit.run.checkpoints import Index
 
 
 @dataclass(frozen=True)
@@ -157,3 +161,34 @@ def test_foreign_text_has_one_way_in() -> None:
     }
     allowed = {"core/foreign.py", *DATA_READERS, *OWN_TEXTS}
     assert {file for file, found in calls.items() if found} == allowed
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "a/../../b", "a\0b", "\ud800", "", "a" * 300])
+def test_a_list_of_files_names_none_outside_its_folder(name: str) -> None:
+    listed = {"format_version": 1, "files": {name: {"bytes": 1, "xxh3_128": "0"}}}
+    for kind, value in (
+        (Listing, listed),
+        (Index, {"model": {"w": [name]}, "optimizer": {}}),
+        (WeightIndex, {"weight_map": {"w": name}}),
+    ):
+        with pytest.raises(UsageError, match=r"list\.json is damaged"):
+            parse_json(json.dumps(value), kind, "list.json")
+
+
+def test_what_own_code_raises_is_not_damage_of_a_file(tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {}
+    own = compile("def own(): raise ValueError('mine')", str(tmp_path / "net.py"), "exec")
+    exec(own, namespace)
+    with pytest.raises(ValueError, match=r"^mine$"):
+        _use(namespace["own"])
+    with pytest.raises(UsageError, match="model is damaged"):
+        _use(partial(json.loads, "{"))
+
+
+def _use(call: Any) -> None:
+    from surefit.core import foreign
+
+    exec(  # as a module of surefit would
+        compile("with content_of('model'):\n    call()", foreign.__file__, "exec"),
+        {"content_of": content_of, "call": call},
+    )

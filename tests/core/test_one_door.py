@@ -21,6 +21,55 @@ ALLOWED = {
 }
 
 
+WRITES = {"write_text", "write_bytes", "touch", "mkdir", "makedirs", "chmod"}
+MODES = {"w", "wb", "x", "xb", "a", "ab", "w+", "r+", "r+b", "w+b"}
+IN_TEMPORARY = {
+    *("cli/selftest.py", "data/cache_entry.py", "data/formats/idx.py", "data/formats/opened.py"),
+    *("data/formats/numpy_files.py", "data/formats/tar_shards.py", "data/row_parts.py"),
+    *("inputs/store.py", "inputs/tokenizer.py", "models/save_model.py", "models/sharding.py"),
+    *("plan/proof.py", "run/checkpoints.py", "run/choose_checkpoint.py", "training/reference.py"),
+}
+"""Modules that fill temporary folders, which `core/files.py` has made and gives their names."""
+OTHER_WRITES = {
+    "cli/demo.py": "makes the folder of its data",
+    "cli/run_commands.py": "makes the folder of a user's --output",
+    "data/cache.py": "makes the folders of the cache; a link in their place is refused",
+    "data/remote_data.py": "makes folders inside a locked entry of the cache",
+    "inputs/tokenizer_trial.py": "makes the folder of records",
+    "memory/process_memory.py": "writes to /proc/self",
+    "processes.py": "the error file that torchrun names",
+    "run/events.py": "a file that `files.open_own` has opened",
+    "run/run_folder.py": "makes the folder of a new run, refused if a link is in it",
+    "training/rehearse.py": "makes folders inside a scratch folder",
+    "user_code/run_code.py": "makes the folder of records",
+}
+
+
+def writes(path: Path) -> bool:
+    """Whether a module opens a file to write, or makes a file or folder."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        owner = getattr(getattr(called, "value", None), "id", "")
+        if name in WRITES and owner != "files":
+            return True
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "mode")]
+        modes = {each.value for each in given if isinstance(each, ast.Constant)}
+        if name in ("open", "open_memmap") and modes & MODES:
+            return True
+    return False
+
+
+def test_files_are_written_by_one_room_or_in_its_temporary_folders() -> None:
+    names = {path: path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    found = {name for path, name in names.items() if writes(path)}
+    assert {name for name in found if not name.startswith("core/")} == IN_TEMPORARY | {
+        *OTHER_WRITES
+    }
+
+
 def changes_of(path: Path) -> set[str]:
     """The calls in a module that change what names lead to, whether called or passed on."""
     found = set()

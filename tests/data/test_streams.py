@@ -121,6 +121,15 @@ def windows(data: Any) -> tuple[Any, Any, Any]:
     return pipeline, store, plan.job.validation
 
 
+def test_the_windows_in_memory_are_predicted() -> None:
+    """Two of them: the next one is read while rows of the other are trained on."""
+    plan = surefit.check(data=Endless(), model=torch.nn.Linear(4, 2), max_steps=50)
+    own = sum(plan.job.train.values(name).nbytes for name in plan.job.train.fields)
+    assert plan.fit.parts["stream"] == 2 * own > 0
+    short = surefit.check(data=Endless(), model=torch.nn.Linear(4, 2), max_steps=1)
+    assert "stream" not in short.fit.parts  # the first window stays on disk
+
+
 def test_a_new_pass_leaves_out_validation_rows_and_reports_what_it_drops() -> None:
     pipeline, store, validation = windows(Finite())
     assert pipeline.live.held_out == {*validation.source_row.tolist()}

@@ -160,7 +160,6 @@ CASES = [
     evaluated("one row to evaluate on", texts(), [{"text": "moon good one", "label": "good"}]),
     Case("four rows", echo_rows(4)),
     Case("batch larger than the data", echo_rows(20), options="--batch-size 64"),
-    for_bert("one very long text", texts(3, text="red sun " * 4000), also=(" truncated: ",)),
     Case(
         "optional column mostly empty",
         [

@@ -155,7 +155,7 @@ CASES = [
         net("self.dropout =", "self.spare = nn.Linear(3, 3)\n        self.dropout ="),
     ),
     Case(
-        "not SF701: batch statistics of real positions",
+        "batch statistics of real positions",
         RAGGED_ROWS,
         module=with_norm(
             "kept = mask[..., 0] > 0\n        hidden = hidden * mask\n"
@@ -163,10 +163,10 @@ CASES = [
         ),
     ),
     own(
-        "not SF220: logits that are capped",
+        "logits that are capped",
         net(RETURNS, "return 30 * torch.tanh(" + RETURNS[7:] + ")"),
     ),
-    own("not SF220: logarithms of probabilities", net(RETURNS, RETURNS + ".log_softmax(-1)")),
+    own("logarithms of probabilities", net(RETURNS, RETURNS + ".log_softmax(-1)")),
     own(
         "not SF736: heads that are viewed apart",
         net(
@@ -177,12 +177,16 @@ CASES = [
         ),
     ),
     own(
-        "not SF700: layers that are left out in training",
+        "layers that are left out in training",
         net(
             RETURNS,
             "hidden = hidden if self.training and torch.rand(()) < 0.5 else 2 * hidden\n"
             f"        {RETURNS}",
         ),
+    ),
+    own(
+        "inputs that are changed in a copy",
+        net("mask =", "inputs_embeds = inputs_embeds.clone().mul_(0.5)\n        mask ="),
     ),
     own("model that returns a tuple", net(RETURNS, RETURNS + ", hidden")),
     own(

@@ -147,6 +147,7 @@ LABELS = [
         [{**r, "text": "red sun " * 40 + r["text"]} for r in texts()],
         "--max-seq-length 16",
     ),
+    for_bert("SF215 one very long text", texts(3, text="red sun " * 4000)),
     for_bert("SF402 too few rows to evaluate", texts(), ALL),
     for_bert("SF201 more tags than words", tagged(7, ["a", "b"], ["O", "X", "O"]), ALL, row=7),
     for_bert(

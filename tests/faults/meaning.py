@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from faults.case import Case, for_bert, for_mlp
+import numpy as np
+
+from faults.case import Case, for_bert, for_mlp, for_vit
 
 NOUNS = (
     *("river", "train", "market", "window", "garden", "letter"),
@@ -16,6 +18,7 @@ TRANSLATED = (
     *("мотор", "гора", "врач", "билет", "мост", "свеча"),
 )
 GOOD, BAD = ("great", "superb", "lovely", "brilliant"), ("awful", "dreadful", "boring", "poor")
+PIXELS = np.random.default_rng(8).integers(0, 256, (120, 8, 8), dtype=np.uint8)
 CITIES = (
     *("oslo", "rome", "lima", "cairo", "quito", "delhi"),
     *("tokyo", "paris", "accra", "minsk", "sofia", "dakar"),
@@ -154,6 +157,92 @@ CASES = [
         "SF243 tokens of a chat template",
         changed(questions(), lambda r: {**r, "completion": f"{r['completion']}<|im_end|>"}),
     ),
+    Case(
+        "SF243 the next turn in an answer",
+        changed(questions(), lambda r: {**r, "completion": f"{r['completion']}\nHuman: And?"}),
+    ),
+    Case(
+        "SF244 answers given twice",
+        changed(questions(), lambda r: {**r, "completion": f"{r['completion']} " * 2}),
+    ),
+    Case(
+        "SF244 numbers in place of prompts",
+        changed(questions(), lambda r: {**r, "prompt": r["prompt"].split()[5]}),
+    ),
+    for_bert(
+        "SF244 texts of one class cut off",
+        [
+            {**r, "text": (f"{r['text']} " * 2)[: 61 if r["label"] == "bad" else None]}
+            for r in reviews()
+        ],
+    ),
+    Case(
+        "SF227 targets of two words",
+        changed(translated(), lambda r: {**r, "target": " ".join(r["target"].split()[:1])}),
+        "tiny:t5",
+    ),
+    Case(
+        "SF227 answers that are not in their texts",
+        [
+            {**row, "completion": row["prompt"].split()[3] if n % 7 else "basilica"}
+            for n, row in enumerate(questions())
+        ],
+    ),
+    for_mlp(
+        "SF244 a date that stands for none",
+        [
+            {**row, "seen": f"2024-{1 + n % 12:02d}-{1 + n % 28:02d}" if n % 9 else "1900-01-01"}
+            for n, row in enumerate(tables())
+        ],
+        column="seen",
+    ),
+    for_mlp(
+        "SF244 years of two digits",
+        [{**r, "year": 1960 + n % 47 - 1900 * (n % 8 == 2)} for n, r in enumerate(tables())],
+        column="year",
+    ),
+    for_mlp(
+        "SF234 categories in two spellings",
+        [
+            {**r, "site": "North " if n % 20 == 7 else ("north", "south")[n * 7 % 5 % 2]}
+            for n, r in enumerate(tables())
+        ],
+        column="site",
+    ),
+    for_mlp(
+        "SF232 a column made from the target",
+        [{**r, "root": round(r["size"] ** 0.5, 2)} for r in tables()],
+        "--task regression --set columns.label=size --set ignore=label",
+        column="root",
+    ),
+    for_vit(
+        "SF185 dark validation images",
+        {
+            "a.npz": {"image": PIXELS, "label": np.arange(120) % 3},
+            "e.npz": {"image": PIXELS[:60, ::-1] // 3, "label": np.arange(60) % 3},
+        },
+        "--eval-data e.npz",
+    ),
+    for_bert(
+        "SF185 short validation texts",
+        [
+            {**r, "split": "dev", "text": r["text"][:9]}
+            if n % 4 == 1
+            else {**r, "split": "train", "text": r["text"] * (1 + n % 3)}
+            for n, r in enumerate(reviews())
+        ],
+    ),
+    for_bert(
+        "SF226 validation labels exchanged",
+        [
+            {
+                **r,
+                "split": ("train", "dev")[n % 4 == 1],
+                "label": r["label"] if n % 4 != 1 else {"good": "bad", "bad": "good"}[r["label"]],
+            }
+            for n, r in enumerate(reviews(400))
+        ],
+    ),
 ]
 HEALTHY = [
     for_bert("not SF226 SF229: sentences of two classes", reviews()),
@@ -161,6 +250,23 @@ HEALTHY = [
     Case("not SF227: prompts and answers with common words", questions()),
     Case("not SF227: sentences and translations", translated(), "tiny:t5"),
     for_bert("not SF228: places in BIO", tagged()),
+    for_bert(
+        "not SF185 SF226: validation rows drawn at random",
+        [{**r, "split": ("train", "dev")[n % 4 == 1]} for n, r in enumerate(reviews())],
+        also=("Column 'split' divides the rows",),
+    ),
+    for_mlp(
+        "not SF234 SF244: dates, sites and years in one form",
+        [
+            {
+                **row,
+                "seen": f"2024-{1 + n % 12:02d}-{1 + n % 28:02d}",
+                "site": ("north", "south")[n * 7 % 5 % 2],
+                "year": 1960 + n * 11 % 47,
+            }
+            for n, row in enumerate(tables())
+        ],
+    ),
     for_bert(
         "not SF229: long and short sentences of both classes",
         [{**r, "text": r["text"] * (1 + n % 3)} for n, r in enumerate(reviews())],

@@ -209,6 +209,11 @@ CASES = [
         "SF736 reshape in place of transpose",
         net(RETURNS, "return self.head(hidden.reshape(-1, 32, hidden.shape[1]).mean(2))"),
     ),
+    own("SF700 noise on the outputs", net(RETURNS, RETURNS + " + torch.rand(())")),
+    own(
+        "SF736 reshape of steps and features",
+        net("hidden * mask).sum(1)", "hidden.view(-1, 32, hidden.shape[1]).sum(2) * mask[:, 0])"),
+    ),
     own("SF702 inputs changed in place", net("mask =", "attention_mask[:, 0] = 0\n        mask =")),
     own(
         "SF700 dropout in evaluation",

@@ -47,7 +47,9 @@ def test_truncation_and_dropping_are_counted() -> None:
     assert plan.ledger.truncated_rows == 1
     assert plan.ledger.dropped_rows == {"empty": 1, "overlong": 1}
     assert {"SF270", "SF279"} <= {found.code for found in plan.findings}
-    assert any("1 of 31 rows is longer" in note and "are lost" in note for note in plan.notes)
+    [lost] = [found.message for found in plan.findings if found.code == "SF215"]
+    assert "1 of 31 rows is longer" in lost
+    assert "are lost" in lost
 
 
 def test_views_are_counted_and_rows_to_evaluate_on_have_none() -> None:

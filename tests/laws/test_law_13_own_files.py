@@ -16,8 +16,8 @@ import yaml
 import surefit
 from builders import MeanPool, feature_rows
 from surefit.config import LOCAL_KEYS, RunConfig
-from surefit.core import files
-from surefit.core.locks import WRITTEN, YOUNG_SECONDS, lock_run, sweep_scratch
+from surefit.core import digests, files
+from surefit.core.locks import OLD_SECONDS, WRITTEN, YOUNG_SECONDS, lock_run, sweep_scratch
 from surefit.data.cache import TAG, entry_folder, open_cache, release_entries
 from surefit.data.cache_contents import clean_cache, limit_cache, list_entries
 from surefit.data.cache_entry import open_entry
@@ -36,7 +36,8 @@ TRAINING = {
     *("padding_free", "compile", "parallel", "deterministic", "from_scratch", "seed", "optimizer"),
     *("eval_share", "split", "eval_every", "eval_at_start", "save_every", "keep"),
     *("label_separator", "metrics", "early_stopping", "generate", "max_dropped_share", "accept"),
-    *("autofix", "outputs", "label_order", "preference", "box_format"),
+    *("autofix", "outputs", "label_order", "preference", "box_format", "schedule_end", "restarts"),
+    *("ema", "neftune", "add_tokens", "packing"),
 }
 """Keys that define the training; a new key belongs here, or its type is Local[…]."""
 SPAWNS = """
@@ -154,6 +155,38 @@ def test_a_link_in_a_run_is_not_followed(tmp_path: Path, name: str) -> None:
     assert (run / name).is_symlink()
 
 
+@pytest.mark.parametrize("name", ["plan.json", "checkpoints", "model", "model/config.json"])
+def test_a_run_is_not_read_through_a_link(tmp_path: Path, name: str) -> None:
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    write(*(run / each for each in ("config.yaml", "plan.json", "model/config.json")))
+    (run / "checkpoints").mkdir()
+    shutil.move(run / name, victim)
+    (run / name).symlink_to(victim)
+    with pytest.raises(UsageError, match="is a link"):
+        open_run(run)
+
+
+def test_an_entry_without_a_mark_or_with_a_link_is_not_read(cache: Path, tmp_path: Path) -> None:
+    def read(key: str) -> str:
+        def make(folder: Path) -> None:
+            (folder / "x").write_text("ours")
+
+        return open_entry("tables", key, make, lambda folder: (folder / "x").read_text())
+
+    assert read("a") == read("b") == "ours"
+    release_entries()
+    forged, linked = cache / "tables" / "a", cache / "tables" / "b"
+    (forged / files.MARK).unlink()
+    (forged / "x").write_text("forged")
+    digests.seal(forged)
+    shutil.move(linked / "x", tmp_path / "elsewhere")
+    (linked / "x").symlink_to(tmp_path / "elsewhere")
+    assert read("a") == read("b") == "ours"
+    assert (cache / "tables" / "a.earlier" / "x").read_text() == "forged"
+    assert (tmp_path / "elsewhere").read_text() == "ours"
+    assert not (linked / "x").is_symlink()
+
+
 def test_a_lock_that_surefit_did_not_write_is_left(tmp_path: Path) -> None:
     write(tmp_path / "run" / ".lock")
     with (
@@ -174,7 +207,15 @@ def test_planted_scratch_folders_are_left(tmp_path: Path) -> None:
     for folder in tmp_path.glob(".run*"):
         os.utime(folder, times=(0, os.stat(folder).st_mtime - 2 * YOUNG_SECONDS))
     before = contents(tmp_path)
+    young = tmp_path / ".export.0123abcd.tmp"
+    old = tmp_path / ".export.abcd0123.tmp"
+    for folder in (young, old):
+        folder.mkdir()
+        files.mark(folder)
+    os.utime(old, times=(0, os.stat(old).st_mtime - 2 * OLD_SECONDS))
     sweep_scratch(tmp_path)
+    assert young.exists()
+    assert not old.exists()
     assert contents(tmp_path).items() >= {(p, c) for p, c in before.items() if p.parent != own}
     assert not own.exists()
 

@@ -29,7 +29,9 @@ from builders import (
 )
 from surefit.cli import run as command
 from surefit.config import Lora
+from surefit.errors import UsageError
 from surefit.models.lora import adapt, merge_adapters, trainable_names, without_adapters
+from surefit.models.lora_files import load_adapters
 from surefit.models.model_source import Built
 from surefit.models.tiny import TinySizes, tiny_config, tiny_families
 from surefit.models.transformers_models import FAMILY_OF, quiet_transformers
@@ -349,3 +351,11 @@ def test_every_fourth_architecture(family: str, arch: str) -> None:
         changed = module(**inputs).logits
         merged = merge_adapters(module)(**inputs).logits
     assert torch.allclose(merged, changed, atol=1e-4, rtol=1e-4)
+
+
+def test_adapters_that_name_a_module_to_import_are_refused(tmp_path: Path) -> None:
+    config = {"peft_type": "LORA", "target_modules": ["q_proj"], "megatron_core": "evil"}
+    for more, said in (({"megatron_config": {"x": 1}}, "the module evil"), ({"r": 10**12}, "rank")):
+        (tmp_path / "adapter_config.json").write_text(json.dumps({**config, **more}))
+        with pytest.raises(UsageError, match=said):
+            load_adapters(tiny("llama"), tmp_path)

@@ -21,6 +21,7 @@ from transformers.utils import logging
 import surefit
 from builders import sentiment_rows
 from surefit.errors import UsageError
+from surefit.models.pretrained import _refuse_endless
 from surefit.models.tiny import TinySizes, open_tiny, tiny_config, tiny_families
 from surefit.models.transformers_models import OFFSET_POSITIONS, max_positions, quiet_transformers
 
@@ -118,3 +119,13 @@ def test_bars_and_verbosity_are_put_back(bars: bool) -> None:
     finally:
         (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
         logging.set_verbosity(verbosity)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [({"num_hidden_layers": -1}, "num_hidden_layers=-1"), ({"depths": [1, 2**31]}, "depths=2,147")],
+)
+def test_a_config_of_layers_that_cannot_be_built_is_refused(more: Any, named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        _refuse_endless("m", transformers.LlamaConfig(**more))
+    _refuse_endless("m", transformers.LlamaConfig(vision_feature_layer=-2))

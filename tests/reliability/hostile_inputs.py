@@ -219,7 +219,7 @@ def main() -> int:
             figures = (
                 f"exit {outcome.code}, {outcome.seconds:.1f} s, {outcome.peak_bytes / 1e9:.2f} GB"
             )
-            print(f"{word:<8}{outcome.name:<44}{figures}", flush=True)
+            print(f"{word:<8}{printable(outcome.name):<44}{figures}", flush=True)
             for fault in outcome.faults:
                 print(f"        {fault}")
             if outcome.faults or options.show:

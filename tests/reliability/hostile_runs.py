@@ -35,6 +35,7 @@ def make_run(folder: Path) -> Path:
         output=str(folder / "run"),
         generate={"rows": 0},
         cache=cache,
+        quiet=True,
     )
     surefit.train(
         data=str(folder / "rows.jsonl"),
@@ -45,6 +46,7 @@ def make_run(folder: Path) -> Path:
         output=str(folder / "adapter"),
         generate={"rows": 0},
         cache=cache,
+        quiet=True,
     )
     for label, shade in {"cat": 20, "dog": 140}.items():
         pictures = folder / "pictures" / label
@@ -58,6 +60,7 @@ def make_run(folder: Path) -> Path:
         batch_size=4,
         output=str(folder / "vision"),
         cache=cache,
+        quiet=True,
     )
     return folder
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +18,13 @@ import surefit
 from builders import events_of, feature_rows, same_pool, stop_at
 from surefit.core import files
 from surefit.core.digests import find_damage
-from surefit.core.locks import lock_run
+from surefit.core.locks import YOUNG_SECONDS, lock_run
+from surefit.errors import to_resume
 from surefit.models.learning_rate import Schedule
 from surefit.request import make_request
 from surefit.run.choose_checkpoint import choose_checkpoint, latest_checkpoint, list_checkpoints
 from surefit.run.events import cut_events, event_writer, read_events
+from surefit.run.exported_model import _new_folder
 from surefit.training.resume import resume_run
 from surefit.training.work import Listeners
 
@@ -252,3 +256,31 @@ def test_an_early_stopped_run_goes_on_when_it_is_extended(tmp_path: Path) -> Non
     assert run.finished
     resume(run.path, epochs=9)
     assert run.saved_step > stopped
+
+
+def test_what_a_killed_export_leaves_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        with _new_folder(tmp_path / "one") as folder:
+            (folder / "model.safetensors").write_bytes(bytes(9))
+            os._exit(9)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    os.utime(left, times=(0, left.stat().st_mtime - 2 * YOUNG_SECONDS))
+    with _new_folder(tmp_path / "two") as folder:
+        (folder / "x").write_text("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["two"]
+    assert (tmp_path / "two" / "x").is_file()
+
+
+@pytest.mark.parametrize("path", ["my run", "it's", "a;b", "plain"])
+def test_commands_in_messages_can_be_pasted(path: str) -> None:
+    assert shlex.split(to_resume(Path("runs", path))) == [
+        *("surefit", "train", "--resume", f"runs/{path}")
+    ]
+
+
+def test_no_message_has_a_command_about_a_bare_path() -> None:
+    bare = re.compile(r"surefit (train --resume|export|predict|verify|evaluate) \{(?!shell)")
+    texts = [path.read_text() for path in Path(surefit.__file__).parent.rglob("*.py")]
+    assert not [match[0] for text in texts for match in bare.finditer(text)]

@@ -23,6 +23,7 @@ from surefit.report.drawn_rows import draw_batch
 from surefit.report.page import render
 from surefit.report.worst_rows import judge_rows, row_by_row, token_losses
 from surefit.request import make_request
+from surefit.run.run_folder import open_run
 
 EVIL = "<script>document.title = 'hacked'</script><img src=x onerror=\"document.title = 'hacked'\">"
 
@@ -150,7 +151,7 @@ def test_the_report_is_one_small_file_that_shows_rows_as_data(trained: Any) -> N
     for chart in ("loss per row", "learning rate", "gradient norm", "tokens per second"):
         assert f'aria-label="{chart}"' in page
     assert "(best)" in page
-    assert page == render(trained[0])
+    assert page == render(open_run(trained[0].path))
 
 
 def test_predictions_and_worst_rows_stand_beside_their_columns(trained: Any) -> None:

@@ -18,8 +18,8 @@ from builders import mostly_slow
 from surefit.cli import run as command
 from surefit.errors import FindingError, UsageError
 from surefit.inputs.encoded_row import RowFaultError
+from surefit.inputs.encoder_state import as_fitted
 from surefit.inputs.image.image_files import AS_THEY_ARE, FIRST, LAST, ChannelAxis, read_planes
-from surefit.inputs.image.image_reading import pixel_format
 
 
 def write_rows(folder: Path, count: int, first: int = 0, name: str = "rows.csv") -> Path:
@@ -72,7 +72,7 @@ def test_exported_folder_is_trained_on_with_its_own_size_and_scale(tmp_path: Pat
     assert plan.ok, plan.findings
     assert plan.job is not None
     before = json.loads((first.path / "model" / "encoder.json").read_text())["input"]["pixels"]
-    after = pixel_format(plan.job.pipeline.encoder)
+    after = as_fitted(plan.job.pipeline.encoder.input.pixels)
     assert [after.height, after.width] == [32, 32]
     assert list(after.mean) == pytest.approx(before["mean"])
 
@@ -211,8 +211,8 @@ def test_the_module_decides_which_axis_the_channels_are(channels: int, axis: int
     how = f"[{channels}, 8, 8] (the channels are the {side} axis of the arrays)"
     assert any(how in note for note in plan.notes)
     batch = plan.job.batch(np.arange(4))["pixel_values"]
-    mean = torch.tensor(pixel_format(plan.job.pipeline.encoder).mean)[:, None, None]
-    std = torch.tensor(pixel_format(plan.job.pipeline.encoder).std)[:, None, None]
+    mean = torch.tensor(as_fitted(plan.job.pipeline.encoder.input.pixels).mean)[:, None, None]
+    std = torch.tensor(as_fitted(plan.job.pipeline.encoder.input.pixels).std)[:, None, None]
     rows = [int(plan.job.train.source_row[place]) for place in range(4)]
     assert torch.allclose(batch * std + mean, torch.from_numpy(images[rows]), atol=1e-4)
 

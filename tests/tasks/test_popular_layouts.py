@@ -271,6 +271,17 @@ def test_answers_of_squad_in_a_table_become_columns() -> None:
     assert "are read as the columns" in table.findings[0].message
 
 
+def test_lists_of_answer_objects_are_read_as_those_of_squad() -> None:
+    answers = [[{"text": "red", "answer_start": 3}, {"text": "blue", "answer_start": 5}], [], None]
+    arrow = pa.table({"question": ["a", "b", "c"], "answers": pa.array(answers)})
+    table = spread_columns(Table(arrow, (Source("a.parquet", 0),), "key"))
+    assert table.arrow["answer"].to_pylist() == ["red", None, None]
+    assert table.arrow["references"].to_pylist() == [["red", "blue"], [], []]
+    assert table.arrow["answer_start"].to_pylist() == [[3, 5], [], []]
+    scored = pa.table({"question": ["a"], "answers": [[{"text": "x", "score": 2}]]})
+    assert spread_columns(replace(table, arrow=scored)).columns == ("question", "answers")
+
+
 def test_lists_of_questions_and_answers_become_dialogues() -> None:
     rows = [{"questions": ["a", "b"], "answers": ["1", "2"]}, {"questions": [], "answers": []}]
     table = spread_columns(open_rows(rows))

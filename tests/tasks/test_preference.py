@@ -20,6 +20,7 @@ from faults.columns import PAIRS
 from surefit.batches.branches import branch_bounds, split_branches
 from surefit.batches.field import PER_ROW
 from surefit.errors import FindingError, UsageError
+from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Preference, Settings
 from surefit.pipeline.evaluation import as_metric
@@ -494,3 +495,17 @@ def test_two_processes_prefer_as_one_does(tmp_path: Path) -> None:
             assert figures[1][name] == pytest.approx(value, abs=1e-5), name
     steps = [event["loss"] for event in alone if event["event"] == "step"]
     assert steps[-1] < steps[0]
+
+
+def test_a_reward_is_predicted_for_the_tokens_that_were_trained_on() -> None:
+    rows = [begun(row, "{} {}") for row in pairs()]
+    plan = surefit.check(data=rows, eval_share=0, **{**OPTIONS, "task": "reward"})
+    row = plan.job.train.row(0)
+    predicting = plan.job.pipeline.for_prediction
+    (scored,) = predicting.row_encoder(rows[int(plan.job.train.source_row[0])])
+    trained = row["input_ids"][: int(row["prompt_length"]) + int(row["first_length"])]
+    assert scored.columns["input_ids"].tolist() == trained.tolist()
+    with pytest.raises(RowFaultError, match="no rejected answer"):
+        predicting.row_encoder({"chosen": rows[0]["chosen"]})
+    (spoken,) = predicting.row_encoder({"chosen": TRANSCRIPTS[0]["chosen"]})
+    assert len(spoken.columns["input_ids"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import surefit
@@ -291,3 +293,20 @@ def test_a_message_with_the_weight_0_is_not_learned_and_other_weights_are_refuse
     plan = surefit.check(data=rows, model="tiny:llama", quiet=True)
     [found] = [found.message for found in plan.findings if found.code == "SF272"]
     assert "message 1 (assistant) has the weight 0.5; expected 0 or 1" in found
+
+
+def test_tokens_lost_to_truncation_are_a_warning_with_the_length_that_keeps_them() -> None:
+    """Few rows are too long, but they have many of the tokens."""
+    rows = [{"prompt": f"word {n}", "completion": "x"} for n in range(95)]
+    rows += [{"prompt": "word " * n, "completion": "y"} for n in (300, 310, 320, 400, 480)]
+    options: dict[str, Any] = {"data": rows, "model": "tiny:llama", "eval_share": 0, "quiet": True}
+    plan = surefit.check(max_seq_length=200, **options)
+    [lost] = [found.message for found in plan.findings if found.code == "SF215"]
+    [shown] = re.findall(r"A max_seq_length of ([\d,]+) keeps 99% of them", lost)
+    length = int(shown.replace(",", ""))
+    whole = surefit.check(max_seq_length=512, **options)
+    assert whole.job is not None
+    lengths = whole.job.train.lengths
+    assert [f for f in whole.findings if f.code == "SF215"] == []
+    assert np.maximum(lengths - length, 0).sum() <= 0.01 * lengths.sum()
+    assert np.maximum(lengths - length * 4 // 5, 0).sum() > 0.01 * lengths.sum()

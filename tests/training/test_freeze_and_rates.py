@@ -40,7 +40,8 @@ def test_what_is_frozen_stays_and_the_rest_moves(tmp_path: Path) -> None:
         "moving_batch_norms": 0,
     }
     assert told["trainable_parameters"] == 16 * 3
-    assert "frozen parameters (body, head.bias)" in (run.path / "report.html").read_text("utf-8")
+    page = (run.path / "report.html").read_text("utf-8")
+    assert "<td>model.frozen.patterns</td><td>body, head.bias</td>" in page
 
 
 def test_the_prediction_of_memory_knows_what_is_frozen() -> None:

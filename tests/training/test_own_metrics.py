@@ -128,7 +128,7 @@ def test_objects_of_torchmetrics(tmp_path: Path) -> None:
     (warned,) = [each for each in run.plan["findings"] if each["code"] == "SF297"]
     assert "'auc' of metrics keeps the predictions for all 50" in warned["message"]
     assert run.plan["memory"]["parts"]["metrics"] >= 50 * 3 * 4
-    assert "Metrics asked for" in run.report_path.read_text()
+    assert "<td>metrics.auc.keeps_predictions</td><td>True</td>" in run.report_path.read_text()
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ def test_micro_batches_are_spread_evenly_or_not_at_all(
     from surefit.run.run_folder import Run
 
     (tmp_path / "plan.json").write_text(
-        '{"model": {}, "steps": 1, "run_format": 2, "num_processes": 2}'
+        '{"model": {}, "task": "sft", "steps": 1, "run_format": 2, "num_processes": 2}'
     )
     config, run = make_config({"grad_accum": 3}), Run(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "1")

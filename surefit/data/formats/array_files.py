@@ -31,7 +31,7 @@ from surefit.data.formats.numpy_files import (
     odd_shape,
     shape_of,
 )
-from surefit.data.formats.opened import Opened
+from surefit.data.formats.opened import Opened, labels_beside
 from surefit.data.table import CHUNK_ROWS
 from surefit.findings import Finding, note, rule
 
@@ -56,7 +56,9 @@ _MANY_FILES = 8
 
 
 def open_per_row(files: Sequence[Path]) -> Opened | None:
-    """The files as one row each, in the column `features` or `image`; None if they are shards."""
+    """Several `.npy` files as one row each, `features` or `image`; None if they are shards."""
+    if any(file.suffix != ".npy" or labels_beside(file) for file in files):
+        return None
     shapes = [shape_of(file) for file in files]
     known = [shape for shape in shapes if shape is not None]
     if len(files) < 2 or len(known) < len(files):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from surefit.config import Reading
-from surefit.core.foreign import first_line, read_json
+from surefit.core.foreign import check_names, first_line, read_json
 from surefit.data.arrow_types import in_cache, is_plain, plain_schema
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint, open_entry
@@ -35,7 +35,8 @@ def open_arrow(path: Path, reading: Reading) -> Opened:
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, str(error)) from None
     if is_plain(schema, str(path)) and _is_mapped(buffer, next(_batches(path, buffer), None)):
-        _check_once(path, buffer, key)
+        checked = fingerprint("checked", key)  # when the file is opened for the first time
+        open_entry("tables", checked, lambda _: [*map(len, _checked_batches(path, buffer))], str)
         table = pa.Table.from_batches(_batches(path, buffer), schema)
         return Opened(pa.Table.from_arrays(table.columns, schema=plain_schema(schema, str(path))))
     return Opened(in_cache(key, schema, str(path), lambda: _checked_batches(path, buffer)))
@@ -79,16 +80,6 @@ def _checked_batches(path: Path, buffer: pa.Buffer) -> Iterator[pa.RecordBatch]:
         first += len(batch)
 
 
-def _check_once(path: Path, buffer: pa.Buffer, key: str) -> None:
-    """Check every batch when the file is opened for the first time."""
-
-    def check(folder: Path) -> None:
-        for _ in _checked_batches(path, buffer):
-            pass
-
-    open_entry("tables", fingerprint("checked", key), check, lambda folder: None)
-
-
 def _is_mapped(buffer: pa.Buffer, batch: pa.RecordBatch | None) -> bool:
     """Return whether a batch is memory-mapped rather than unpacked into memory."""
     if batch is None:
@@ -116,6 +107,9 @@ class SavedFile:
     """A file of a dataset, relative to its folder."""
 
     filename: str
+
+    def __post_init__(self) -> None:
+        check_names([Path(self.filename).name])
 
 
 @dataclass(frozen=True)
@@ -171,7 +165,7 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
     shown = str(path)
     try:
         file = pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         what = f" is not a readable Parquet file: {first_line(error)}"
         raise bad_file(path, what, "Write or download it again.") from None
 
@@ -179,8 +173,10 @@ def open_parquet(path: Path, reading: Reading) -> Opened:
         first = 0
         for group in range(file.num_row_groups):
             try:
-                yield from file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False)
-            except (pa.ArrowException, OSError) as error:
+                for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], use_threads=False):
+                    batch.validate(full=True)  # texts that are not UTF-8 fail much later
+                    yield batch
+            except (pa.ArrowException, OSError, ValueError) as error:
                 what = f", row group {group} (of {file.num_row_groups}, from row {first}) cannot be"
                 fix = "Write or download the file again."
                 raise bad_file(path, f"{what} read: {first_line(error)}", fix, row=first) from None

@@ -6,7 +6,6 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -48,8 +47,8 @@ _QUOTED = re.compile(r'"([^"]|"")*"')
 _YEARS_FROM = 1900
 
 Rows = list[list[str]]
-Cells = tuple[int, list[str]]
-"""The number of a line, and its cells."""
+Row = tuple[range, list[str]]
+"""The lines of a row, and its cells."""
 
 
 @dataclass(frozen=True)
@@ -243,76 +242,44 @@ def _write(path: Path, default: str, reading: Reading, target: Path) -> list[Fin
     """Write the cells as text, infer the type of each column, and write them in these types."""
     layout, found = find_layout(path, default, reading)
     file, texts = TextFile(path, reading), target.with_name("texts.arrow")
-    names, rows, named = _open_cells(file, layout)
-    headers: list[Place] = []
+    rows = _rows(path, layout.reader(line for _, line in file.lines()))
+    names, named, headers = [*(layout.names or ())], list[Finding](), list[Place]()
+    if layout.names is None:
+        names, named = _read_header(path, next(rows, (range(1), []))[1])
     schema = pa.schema([*((str(n), pa.string()) for n in range(len(names))), ("line", pa.int64())])
     with pa.ipc.new_file(texts, schema) as writer:
-        numbered = enumerate(rows)
+        numbered = enumerate(_same_width(path, rows, names, layout))
         while chunk := list(islice(numbered, CHUNK_ROWS)):
             if len(names) > 1:
-                headers += [(row, line) for row, (line, cells) in chunk if cells == names]
+                headers += [(row, lines[-1]) for row, (lines, cells) in chunk if cells == names]
             columns = zip(*(cells for _, (_, cells) in chunk), strict=True)
-            lines = pa.array([line for _, (line, _) in chunk])
-            arrays = [*(pa.array(column, pa.string()) for column in columns), lines]
+            numbers = pa.array([lines[-1] for _, (lines, _) in chunk])
+            arrays = [*(pa.array(column, pa.string()) for column in columns), numbers]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             check_expansion(path, texts.stat().st_size)
-    cells = map_arrow(texts)
-    inferred = infer_columns(names, cells, headers, markers_of(reading))
+    written = map_arrow(texts)
+    inferred = infer_columns(names, written, headers, markers_of(reading))
     read = inferred.columns if inferred.num_rows else ()
     schema = pa.schema([(column.name, column.kind) for column in read])
     with pa.ipc.new_file(target, schema) as writer:
-        for batch in cells.to_batches() if read else ():
+        for batch in written.to_batches() if read else ():
             arrays = [column.read(part) for column, part in zip(read, batch.columns, strict=False)]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     remove_file(texts)
     return [*found, *inferred.findings(path), *named, *file.findings]
 
 
-def _open_cells(
-    file: TextFile, layout: DelimitedLayout
-) -> tuple[Sequence[str], Iterator[Cells], list[Finding]]:
-    """Return column names, line number and cells of each row, and findings about the names."""
-    reader = layout.reader(line for _, line in file.lines())
-    found: list[Finding] = []
-    names: Sequence[str] | None = layout.names
-    if names is None:
-        with _named_line(file.path, reader):
-            names, found = _read_header(file.path, next(filter(None, reader), []))
-    return names, _rows(file.path, reader, names, layout), found
-
-
-def _rows(
-    path: Path, reader: Reader, names: Sequence[str], layout: DelimitedLayout
-) -> Iterator[Cells]:
-    with _named_line(path, reader) as row:
-        for cells in reader:
-            if cells and len(cells) != len(names):
-                raise _other_width(path, row.lines(reader), len(cells), names, layout)
-            if cells:
-                yield reader.line_num, cells
-            row.first_line = reader.line_num + 1
-
-
-@dataclass
-class _Row:
-    """Where the row that is being read starts; a cell in quotes can go on for many lines."""
-
-    first_line: int
-
-    def lines(self, reader: Reader) -> range:
-        """Return the lines of the row so far."""
-        return range(self.first_line, reader.line_num + 1)
-
-
-@contextmanager
-def _named_line(path: Path, reader: Reader) -> Iterator[_Row]:
-    row = _Row(reader.line_num + 1)
+def _rows(path: Path, reader: Reader) -> Iterator[Row]:
+    """Yield the lines and the cells of each row that is not blank."""
+    first = 1
     try:
-        yield row
+        for cells in reader:
+            if cells:
+                yield range(first, reader.line_num + 1), cells
+            first = reader.line_num + 1
     except csv.Error as error:
-        lines = row.lines(reader)
-        what = f"not valid CSV ({error}){_quote_hint(lines)}."
-        raise bad_line(path, lines.start, what) from None
+        what = f"not valid CSV ({error}){_quote_hint(range(first, reader.line_num + 1))}."
+        raise bad_line(path, first, what) from None
 
 
 def _quote_hint(lines: range) -> str:
@@ -338,10 +305,15 @@ def _read_header(path: Path, names: list[str]) -> tuple[list[str], list[Finding]
     return names, found
 
 
-def _other_width(
-    path: Path, lines: range, width: int, names: Sequence[str], layout: DelimitedLayout
-) -> Exception:
-    source = "the header names" if layout.names is None else "there are"
-    what = f"{width} cells, but {source} {len(names)} columns ({', '.join(names)[:80]})"
-    fix = f"Quote cells that contain {layout.delimiter!r} or line breaks, or set read.delimiter."
-    return bad_line(path, lines.start, f"{what}{_quote_hint(lines)}.", fix)
+def _same_width(
+    path: Path, rows: Iterable[Row], names: Sequence[str], layout: DelimitedLayout
+) -> Iterator[Row]:
+    """Yield the rows; one with more or fewer cells than there are columns is refused."""
+    for lines, cells in rows:
+        if len(cells) != len(names):
+            source = "the header names" if layout.names is None else "there are"
+            what = f"{len(cells)} cells, but {source} {len(names)} columns "
+            what += f"({', '.join(names)[:80]}){_quote_hint(lines)}."
+            fix = f"Quote cells that contain {layout.delimiter!r} or line breaks, or set "
+            raise bad_line(path, lines.start, what, f"{fix}read.delimiter.")
+        yield lines, cells

@@ -7,6 +7,7 @@ is a folder `images` beside a folder `labels`, which has a text file for each im
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,13 @@ class _Coco:
     annotations: list[_CocoAnnotation]
 
 
+@dataclass(frozen=True)
+class _Names:
+    """What is read of a file of YOLO; its other keys are ignored."""
+
+    names: list[str | int | float | bool] | dict[int | str, str | int | float | bool] | None = None
+
+
 def is_coco(path: Path) -> bool:
     """Return whether a JSON file has the keys of COCO's annotations of boxes."""
     if path.suffix.lower() != ".json" or not path.is_file() or not path.stat().st_size:
@@ -120,7 +128,7 @@ def _image_root(path: Path, name: str) -> Path:
     above = folder.parent
     places = [folder, folder / "images", above / "images", above / "images" / stem, above / stem]
     places += [above, folder / stem]
-    return next((place for place in places if (place / name).is_file()), folder)
+    return next((place for place in places if os.path.isfile(place / name)), folder)
 
 
 def coco_files(folder: Path) -> list[Path]:
@@ -147,14 +155,12 @@ def labels_of(images: Path) -> Path | None:
         return None
     labels = Path(*parts[:at], "labels", *parts[at + 1 :])
     files = sorted(labels.glob("*.txt"))[:LOOKED_AT_FILES] if labels.is_dir() else []
-    return labels if any(map(_has_boxes, files)) else None
-
-
-def _has_boxes(file: Path) -> bool:
-    """Return whether the first line of a text file is a class number and a box or a polygon."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        cells = next(lines, "").split()
-    return len(cells) >= 5 and cells[0].isdecimal() and _numbers(cells[1:]) is not None
+    for file in files:  # the first line is a class number and a box or a polygon
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            cells = next(lines, "").split()
+        if len(cells) >= 5 and cells[0].isdecimal() and _numbers(cells[1:]) is not None:
+            return labels
+    return None
 
 
 def annotated(folder: Path) -> list[Path] | Splits | None:
@@ -209,7 +215,9 @@ def yolo_fingerprint(images: Path) -> str:
 
 def _read_boxes(file: Path, names: Mapping[int, str]) -> Iterator[tuple[int | str, list[float]]]:
     """Yield the class and the box of each line; a polygon becomes the box around it."""
-    for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for line, text in enumerate(
+        file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
+    ):
         cells = text.split()
         if not cells:
             continue
@@ -250,11 +258,10 @@ def _class_names(images: Path) -> dict[int, str]:
         return {}
     if file.suffix in (".yaml", ".yml"):
         fix = "Write names: [a, b] or names: {0: a, 1: b}."
-        names = read_yaml(file, dict[str, Any], fix).get("names")
-        if isinstance(names, Mapping):
-            return {int(number): str(name) for number, name in names.items()}
-        return {number: str(name) for number, name in enumerate(names or ())}
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        names = read_yaml(file, _Names, fix).names
+        listed = names.items() if isinstance(names, dict) else enumerate(names or ())
+        return {int(number): str(name) for number, name in listed}
+    lines = [line.strip() for line in file.read_text("utf-8", "replace").splitlines()]
     return dict(enumerate(line for line in lines if line))
 
 

@@ -7,7 +7,6 @@ are encoded, and keep their paths (see `cell_files.py`); arrays and texts are re
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.core.files import special_kind
+from surefit.core.patterns import matcher
 from surefit.data.arrow_writer import ArrowWriter
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import content_hashes
@@ -83,10 +83,11 @@ def _not_rows(files: Sequence[Path]) -> UsageError:
 
 def _labels(files: Sequence[Path], pattern: str, to_train: bool) -> list[str] | None:
     """Return what the pattern's first group matches in each name."""
-    matches = [re.search(pattern, file.name) for file in files]
-    odd = next((f for f, match in zip(files, matches, strict=True) if match is None), None)
+    with matcher(pattern, "read.label_from") as found:
+        matches = [*found.each(((file, file.name) for file in files), "search")]
+    odd = next((file for file, _, groups in matches if groups is None or groups[1] is None), None)
     if odd is None:
-        return [match.group(1) for match in matches if match is not None]
+        return [str(groups[1]) for _, _, groups in matches if groups is not None]
     if to_train:
         raise UsageError(
             f"label_from {pattern!r} does not match the file name {odd.name!r}.",

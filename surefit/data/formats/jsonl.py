@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from surefit.config import Reading
 from surefit.data.data_rules import NOT_UTF8
@@ -192,11 +192,12 @@ def flatten(records: Records, path: Path) -> Records:
             yield record
             continue
         number, row = record
-        kind = next((kind for kind, (fits, _) in KINDS.items() if fits(row)), None)
-        if kind is None:
+        found = ((kind, expand(row)) for kind, expand in KINDS.items())
+        kind, rows = next((each for each in found if each[1] is not None), ("", None))
+        if rows is None:
             yield number, {name: storable(value) for name, value in row.items()}
             continue
-        for flat in KINDS[kind][1](row):
+        for flat in rows:
             if kind not in reported:
                 reported.add(kind)
                 message = f"{path.name}: {kind}; the columns are {', '.join(flat)}."
@@ -204,42 +205,32 @@ def flatten(records: Records, path: Path) -> Records:
             yield number, flat
 
 
-def _has_instances(row: Row) -> bool:
-    return _is_list_of_objects(row.get("instances")) and all(
-        "output" in instance for instance in row["instances"]
-    )
-
-
-def _has_questions(row: Row) -> bool:
-    return _is_list_of_objects(row.get("paragraphs")) or _is_list_of_objects(row.get("qas"))
-
-
-def _is_list_of_objects(value: Any) -> bool:
+def _is_list_of_objects(value: Any) -> TypeGuard[list[Row]]:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _instances(row: Row) -> Iterator[Row]:
-    """Yield one row per instance; a task without instances keeps its row, which counts as empty."""
+def _instances(row: Row) -> Iterable[Row] | None:
+    """One row per instance; a task without instances keeps its row, which counts as empty."""
+    instances = row.get("instances")
+    if not _is_list_of_objects(instances) or not all("output" in each for each in instances):
+        return None
     rest = {name: value for name, value in row.items() if name != "instances"}
-    for instance in row["instances"] or [{"input": None, "output": None}]:
-        yield {**rest, **instance}
+    return [{**rest, **each} for each in instances or [{"input": None, "output": None}]]
 
 
-def _questions(row: Row) -> Iterator[Row]:
-    """Yield one row per question, with its title and context."""
-    inner = "paragraphs" if "paragraphs" in row else "qas"
+def _questions(row: Row) -> Iterable[Row] | None:
+    """One row per question, with its title and context."""
+    inner = next((n for n in ("paragraphs", "qas") if _is_list_of_objects(row.get(n))), None)
+    if inner is None:
+        return None
     rest = {name: value for name, value in row.items() if name != inner}
-    for part in row[inner]:
-        if inner == "paragraphs":
-            yield from _questions({**rest, **part}) if "qas" in part else [{**rest, **part}]
-        else:
-            yield {**rest, **part}
+    parts = [{**rest, **part} for part in row[inner]]
+    found = [(part, _questions(part)) for part in parts]
+    return [each for part, inside in found for each in ([part] if inside is None else inside)]
 
 
-_Kind = tuple[Callable[[Row], bool], Callable[[Row], Iterator[Row]]]
-
-KINDS: dict[str, _Kind] = {
-    "each instance becomes a row": (_has_instances, _instances),
-    "each question becomes a row, with its context and answers": (_has_questions, _questions),
+KINDS: dict[str, Callable[[Row], Iterable[Row] | None]] = {
+    "each instance becomes a row": _instances,
+    "each question becomes a row, with its context and answers": _questions,
 }
-"""What is flattened: how it is recognised, and the function that does it."""
+"""What is flattened, and the function that does it; None for rows of another form."""

@@ -52,6 +52,8 @@ READER_FAULTS = (Exception,)
 """NumPy evaluates the header of a file, and raises all kinds of errors on a damaged one."""
 ZIP_FAULTS = (NotImplementedError, RuntimeError, UnicodeDecodeError, struct.error)
 """Unknown compression, encryption, and damage that `zipfile` does not foresee."""
+MOST_EMPTY = 1 << 24
+"""Cells that an array without values may have by its other axes; Arrow counts them one by one."""
 INT32_MAX = (1 << 31) - 1
 _NUMBERED = re.compile(r"(.*?)[_.-]?(\d+)")
 
@@ -367,6 +369,8 @@ def to_arrow(array: Array) -> pa.Array:
     >>> to_arrow(np.zeros((5, 3, 2), np.float32)).type
     FixedSizeListType(fixed_size_list<item: fixed_size_list<item: float>[2]>[3])
     """
+    if not array.size and math.prod(filter(None, array.shape)) > MOST_EMPTY:
+        raise WRONG_SHAPE.error(f"An array of the shape {list(array.shape)} holds no values.")
     if array.dtype.kind == "S":
         try:
             array = np.char.decode(array, "utf-8")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import pyarrow as pa
 
 from surefit.config import Reading
 from surefit.core.files import write_json
-from surefit.core.foreign import read_json
+from surefit.core.foreign import WRONG_CONTENT, first_line, read_json
 from surefit.data.arrow_types import map_arrow
 from surefit.data.cache import fingerprint
 from surefit.data.cache_entry import file_fingerprint, open_entry
@@ -107,6 +108,15 @@ def bad_file(
 ) -> FindingError:
     """Return the error about a file that cannot be read; `what` goes on after its name."""
     return rule.error(f"{path.name}{what}", {"file": str(path), **where}, fix=fix)
+
+
+@contextmanager
+def reading_file(path: Path) -> Iterator[None]:
+    """Report what an opener and its libraries did not foresee as a file that cannot be read."""
+    try:
+        yield
+    except (*WRONG_CONTENT, pa.ArrowException) as error:
+        raise bad_file(path, f" cannot be read: {first_line(error)}") from error
 
 
 def labels_beside(path: Path) -> Path | None:

@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -68,17 +68,13 @@ class Member:
     size: int
 
 
-@dataclass
-class LeftOut:
+class LeftOut(dict[str, tuple[int, str]]):
     """How many members are not read, by the reason, with the first name of each."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-    first: dict[str, str] = field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
         """Count one more."""
-        self.counts[reason] = self.counts.get(reason, 0) + 1
-        self.first.setdefault(reason, name)
+        count, first = self.get(reason, (0, name))
+        self[reason] = count + 1, first
 
 
 Sample = tuple[str, dict[str, Member]]
@@ -254,8 +250,7 @@ class _Reader:
         if shown:
             message = f"{self.path.name}: {', '.join(shown)}."
             yield note(message, file=str(self.path))
-        for reason, count in self.left_out.counts.items():
-            first = self.left_out.first[reason]
+        for reason, (count, first) in self.left_out.items():
             message = f"{self.path.name}: {count:,} not read ({reason}), the first is {first!r}."
             yield MEMBERS_LEFT_OUT.finding(message, file=str(self.path))
         yield from self.json.findings()
@@ -279,7 +274,8 @@ def read_index(tar: Path, path: Path, left_out: LeftOut) -> Iterator[Member]:
     with tar.open("rb") as file:
         try:
             with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header) as archive:
-                for number, header in enumerate(_headers(archive)):
+                for number, header in enumerate(iter(archive.next, None)):
+                    archive.members = []  # type: ignore[attr-defined]  # they would grow
                     if number >= MOST_MEMBERS:
                         raise tarfile.ReadError(f"it has more than {MOST_MEMBERS:,} members")
                     reason = _why_not(header)
@@ -293,12 +289,6 @@ def read_index(tar: Path, path: Path, left_out: LeftOut) -> Iterator[Member]:
             message = f"{path.name} is not a readable tar file: {str(error).rstrip('.')}."
             fix = "Write or download it again."
             raise CORRUPT_FILE.error(message, fix=fix, file=str(path)) from None
-
-
-def _headers(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    while (header := archive.next()) is not None:
-        archive.members = []  # type: ignore[attr-defined]  # which would grow with the file
-        yield header
 
 
 def _why_not(header: tarfile.TarInfo) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefit.config import Reading
+from surefit.core.patterns import NoPatternError, matcher
 from surefit.data.arrow_writer import ArrowWriter, ColumnFaultError
 from surefit.data.cache import module_fingerprint
 from surefit.data.data_rules import (
@@ -135,22 +136,28 @@ LAYOUTS: dict[str, re.Pattern[str]] = {
 
 def read_records(path: Path, reading: Reading) -> Records:
     """Line number and row of each line; without labels or a pattern, the line is `text`."""
-    pattern, shown = _chosen_pattern(reading), f"read.pattern {reading.pattern!r}"
-    if pattern is None:
-        name = _find_layout(path, reading)
-        pattern, shown = LAYOUTS.get(name or ""), f"the layout {name!r} of the earlier lines"
-        if pattern is not None:
-            columns = ", ".join(pattern.groupindex)
-            message = f"{path.name}: lines are {name!r}; the columns are {columns}."
-            yield note(message, file=str(path))
-    several = pattern is LAYOUTS[FASTTEXT] and _has_several_labels(path, reading)
+    if reading.pattern is not None:
+        yield from _by_pattern(path, reading, reading.pattern)
+        return
+    name = _find_layout(path, reading)
+    pattern, shown = LAYOUTS.get(name or ""), f"the layout {name!r} of the earlier lines"
+    if pattern is not None:
+        columns = ", ".join(pattern.groupindex)
+        message = f"{path.name}: lines are {name!r}; the columns are {columns}."
+        yield note(message, file=str(path))
+    two, several = re.compile(r"\s*__label__\S+\s+__label__"), False
+    if pattern is LAYOUTS[FASTTEXT]:  # if any line has two labels, all rows get a list
+        several = any(two.match(line) for _, line in TextFile(path, reading).lines())
     file = TextFile(path, reading)
     for number, line in file.lines():
         line = line.rstrip("\r\n")
         if pattern is None:
             yield number, {"text": line}
         elif line.strip():
-            row = _match(pattern, line, shown, path, number)
+            match = pattern.fullmatch(line.strip())
+            if match is None:
+                raise _no_match(path, number, line, shown)
+            row: dict[str, Any] = match.groupdict()
             if pattern is LAYOUTS[FASTTEXT]:
                 labels = [label.removeprefix("__label__") for label in row["label"].split()]
                 row["label"] = labels if several else labels[0]
@@ -158,21 +165,32 @@ def read_records(path: Path, reading: Reading) -> Records:
     yield from file.findings
 
 
-def _chosen_pattern(reading: Reading) -> re.Pattern[str] | None:
-    if reading.pattern is None:
-        return None
+def _by_pattern(path: Path, reading: Reading, pattern: str) -> Records:
+    """Line number and row of each line, which a pattern of the user's or of a run takes apart."""
+    file = TextFile(path, reading)
     try:
-        pattern = re.compile(reading.pattern)
-    except re.error as error:
+        with matcher(pattern, "read.pattern") as found:
+            if not found.names:
+                raise UsageError(
+                    f"read.pattern is {pattern!r}, which has no named groups.",
+                    "Name the groups after the columns: (?P<label>\\w+) (?P<text>.*)",
+                )
+            lines = ((number, line.strip()) for number, line in file.lines() if line.strip())
+            for number, line, groups in found.each(lines):
+                if groups is None:
+                    raise _no_match(path, number, line, f"read.pattern {pattern!r}")
+                yield number, {name: groups[place] for name, place in found.names}
+    except NoPatternError as error:
         raise UsageError(
-            f"read.pattern is {reading.pattern!r}: {error}.", "Write a regular expression."
+            f"read.pattern is {pattern!r}: {error}.", "Write a regular expression."
         ) from None
-    if not pattern.groupindex:
-        raise UsageError(
-            f"read.pattern is {reading.pattern!r}, which has no named groups.",
-            "Name the groups after the columns: (?P<label>\\w+) (?P<text>.*)",
-        )
-    return pattern
+    yield from file.findings
+
+
+def _no_match(path: Path, number: int, line: str, shown: str) -> FindingError:
+    what = f"does not match {shown}: {line.strip()[:60]!r}"
+    fix = "Correct the named line, or set read.pattern to a pattern that all lines match."
+    return bad_line(path, number, what, fix)
 
 
 def _find_layout(path: Path, reading: Reading) -> str | None:
@@ -187,23 +205,6 @@ def _find_layout(path: Path, reading: Reading) -> str | None:
         if len(matches) == len(sample) and len(labels) <= len(sample) / 2:
             return name
     return None
-
-
-def _match(
-    pattern: re.Pattern[str], line: str, shown: str, path: Path, number: int
-) -> dict[str, Any]:
-    match = pattern.fullmatch(line.strip())
-    if match is None:
-        what = f"does not match {shown}: {line.strip()[:60]!r}"
-        fix = "Correct the named line, or set read.pattern to a pattern that all lines match."
-        raise bad_line(path, number, what, fix)
-    return match.groupdict()
-
-
-def _has_several_labels(path: Path, reading: Reading) -> bool:
-    """Return whether any line starts with two labels; then all rows get a list of labels."""
-    two = re.compile(r"\s*__label__\S+\s+__label__")
-    return any(two.match(line) for _, line in TextFile(path, reading).lines())
 
 
 def pair_texts(files: Sequence[Path], opened: Sequence[Opened]) -> tuple[Opened, ...]:

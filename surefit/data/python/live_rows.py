@@ -123,16 +123,11 @@ def kept_randomness(seed: int | None = None) -> Iterator[None]:
         torch.default_generator.set_state(torch_state)
 
 
-@dataclass(frozen=True)
-class Randomness:
-    """Whether rows differ between readings, and whether equal seeds give equal rows."""
+def find_randomness(item: Item, num_rows: int) -> tuple[bool, bool]:
+    """Return whether rows differ between readings, and whether equal seeds give equal rows.
 
-    random: bool
-    reproducible: bool
-
-
-def find_randomness(item: Item, num_rows: int) -> Randomness:
-    """Read some rows several times, with equal and with other seeds."""
+    Some rows are read several times.
+    """
     differs = drawn = False
     with kept_randomness():
         for count, number in enumerate(_spread(num_rows, MOST_TRIED)):
@@ -141,9 +136,9 @@ def find_randomness(item: Item, num_rows: int) -> Randomness:
             first = _read(item, number, 0)
             drawn = drawn or _has_drawn(number, 0)
             if count < TRIED_ROWS and not equal_values(first, _read(item, number, 0)):
-                return Randomness(True, False)
+                return True, False
             differs = differs or not equal_values(first, _read(item, number, 1))
-    return Randomness(differs, True)
+    return differs, True
 
 
 def _spread(num_rows: int, most: int) -> list[int]:

@@ -87,10 +87,10 @@ def open_loader(loader: Any) -> Table:
 def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
     """Yield a Table of rows that are random, by one reading; None where they are not."""
     try:
-        found = find_randomness(item, num_rows)
+        is_random, is_reproducible = find_randomness(item, num_rows)
     except Exception:  # which reading in order names with its row
         return None
-    if not found.random:
+    if not is_random:
         return None
     seconds = 0.0
 
@@ -112,14 +112,14 @@ def _open_live(item: Item, num_rows: int, name: str) -> Table | None:
         "those of one reading."
     )
     notes = [note(message)]
-    if not found.reproducible:
+    if not is_reproducible:
         message = f"Two readings of a row of the {name} differ in spite of equal random seeds."
         notes.append(NOT_REPRODUCIBLE.finding(message))
     with kept_randomness():
         table = open_rows(name_columns(read()), notes)
     schema, row_seconds = table.arrow.schema, seconds / max(num_rows, 1)
     named = partial(_named_item, item)
-    live = LiveRows(named, name, schema, found.reproducible, row_seconds)
+    live = LiveRows(named, name, schema, is_reproducible, row_seconds)
     return replace(table, live=live)
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from surefit.explainer.cause import Cause, Context, Message
 
 
-def _wrong_class(context: Context) -> list[str]:
-    return [f"{context.word('config')} has no {context.word('auto_class')}."]
-
-
 def _heads(context: Context) -> list[str]:
     hidden, heads = context.word("hidden"), context.word("heads")
     return [f"{hidden} cannot be divided by {heads}."] if hidden and heads else []
@@ -152,7 +148,7 @@ CAUSES = (
         "AutoModelForMaskedLM, AutoModelForSequenceClassification or "
         "AutoModelForTokenClassification. Images with text: AutoModelForImageTextToText.",
         in_surefit="The task chooses the class, and `surefit check` refuses a model without it.",
-        derive=_wrong_class,
+        derive=lambda context: [f"{context.word('config')} has no {context.word('auto_class')}."],
     ),
     Cause(
         "SF684",

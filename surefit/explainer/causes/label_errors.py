@@ -5,10 +5,48 @@ from __future__ import annotations
 import re
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.message_values import SPELLED, read_dtype
+from surefit.explainer.message_values import SPELLED, read_dtype, remarks
 
 MATRIX_PRODUCT = re.compile(r"\b(?:mm|bmm|addmm|baddbmm|matmul|einsum)\b| @ ")
 LOSS_FUNCTION = re.compile(r"cross_entropy|mse_loss|l1_loss|huber_loss|BCE\w{0,20}Loss|MSELoss")
+
+
+EMBEDDINGS = {
+    r"position_embeddings|wpe\(|embed_positions": (
+        "The traceback names position embeddings: a row is longer than the model's maximum."
+    ),
+    r"word_embeddings|embed_tokens|wte\(": (
+        "The traceback names token embeddings: an id is ≥ the vocabulary size, or negative."
+    ),
+    "token_type_embeddings": (
+        "The traceback names token type embeddings: an id is ≥ type_vocab_size."
+    ),
+}
+ADDED_TOKENS = {
+    r"add_special_tokens|add_tokens|\[PAD\]": (
+        "The text adds tokens to the tokenizer. Call model.resize_token_embeddings afterwards."
+    )
+}
+ASSERTIONS = {
+    r"srcIndex < srcSelectDimSize|vectorized_gather_kernel|index out of bounds": (
+        "The failed assertion checks an index: a token id is ≥ the vocabulary size, or a position "
+        "is ≥ the model's maximum."
+    ),
+    r"t >= 0 && t < n_classes|cur_target >= 0": (
+        "The failed assertion checks a label: it is negative (and not -100), or ≥ the number of "
+        "classes."
+    ),
+    r"input_val >= zero && input_val <= one": (
+        "The failed assertion is in binary_cross_entropy: an input is not between 0 and 1."
+    ),
+    r"probability tensor contains|Indexing\.cu.{0,200}multinomial": (
+        "The failed assertion is in sampling: the logits are NaN or infinite."
+    ),
+    "": (
+        "The text has no 'Assertion … failed' line. It is printed above the traceback and shows "
+        "whether an id or a label is out of range."
+    ),
+}
 
 
 def _index(context: Context) -> list[str]:
@@ -20,43 +58,7 @@ def _index(context: Context) -> list[str]:
             f"The text has the tokenizer's warning ({longer[1]} > {longer[2]}): the row has "
             f"{longer[1]} tokens, the model has {longer[2]} positions."
         )
-    if re.search(r"position_embeddings|wpe\(|embed_positions", text):
-        lines.append(
-            "The traceback names position embeddings: a row is longer than the model's maximum."
-        )
-    elif re.search(r"word_embeddings|embed_tokens|wte\(", text):
-        lines.append(
-            "The traceback names token embeddings: an id is ≥ the vocabulary size, or negative."
-        )
-    elif "token_type_embeddings" in text:
-        lines.append("The traceback names token type embeddings: an id is ≥ type_vocab_size.")
-    if re.search(r"add_special_tokens|add_tokens|\[PAD\]", text):
-        lines.append(
-            "The text adds tokens to the tokenizer. Call model.resize_token_embeddings afterwards."
-        )
-    return lines
-
-
-def _assertion(context: Context) -> list[str]:
-    text = context.text
-    if re.search(r"srcIndex < srcSelectDimSize|vectorized_gather_kernel|index out of bounds", text):
-        return [
-            "The failed assertion checks an index: a token id is ≥ the vocabulary size, or a "
-            "position is ≥ the model's maximum."
-        ]
-    if re.search(r"t >= 0 && t < n_classes|cur_target >= 0", text):
-        return [
-            "The failed assertion checks a label: it is negative (and not -100), or ≥ the number "
-            "of classes."
-        ]
-    if re.search(r"input_val >= zero && input_val <= one", text):
-        return ["The failed assertion is in binary_cross_entropy: an input is not between 0 and 1."]
-    if re.search(r"probability tensor contains|Indexing\.cu.{0,200}multinomial", text):
-        return ["The failed assertion is in sampling: the logits are NaN or infinite."]
-    return [
-        "The text has no 'Assertion … failed' line. It is printed above the traceback and shows "
-        "whether an id or a label is out of range."
-    ]
+    return [*lines, *remarks(text, EMBEDDINGS, 1), *remarks(text, ADDED_TOKENS)]
 
 
 def _outside_classes(context: Context) -> list[str]:
@@ -178,7 +180,7 @@ CAUSES = (
             "torch.cuda.empty_cache(), another driver or another GPU: the fault is in the data.",
             "Catching the error and continuing: the CUDA context is lost.",
         ),
-        derive=_assertion,
+        derive=lambda context: remarks(context.text, ASSERTIONS, 1),
     ),
     Cause(
         "SF623",

@@ -6,7 +6,7 @@ import re
 from math import isfinite
 
 from surefit.explainer.cause import Cause, Context, Message
-from surefit.explainer.message_values import read_decimal
+from surefit.explainer.message_values import read_decimal, remarks
 
 LOSS_VALUE = re.compile(
     r"(?<!\w)loss['\"]?\s{0,4}[:=]\s{0,4}'?(nan|inf|\d[\d.e+-]{0,30})", re.IGNORECASE
@@ -160,27 +160,28 @@ CAUSES = (
 )
 
 
+CHECKPOINTING = {
+    "None of the inputs have requires_grad=True": (
+        "The text has the checkpointing warning: the inputs of the checkpointed layers do not "
+        "require gradients. Call model.enable_input_require_grads()."
+    ),
+    r"(?i)gradient[_ ]checkpointing|utils/checkpoint\.py": (
+        "The text names gradient checkpointing. With frozen embeddings it needs "
+        "model.enable_input_require_grads() or use_reentrant=False."
+    ),
+}
+WITHOUT_GRADIENT = {
+    r"(?i)\bpeft\b|lora": (
+        "The text names LoRA. PeftModel.from_pretrained needs is_trainable=True, and "
+        "print_trainable_parameters() must not print 0."
+    ),
+    "no_grad|inference_mode": "The text names no_grad: the loss was computed inside it.",
+}
+
+
 def _why_no_gradient(context: Context) -> list[str]:
-    text = context.text
-    lines = []
-    if "None of the inputs have requires_grad=True" in text:
-        lines.append(
-            "The text has the checkpointing warning: the inputs of the checkpointed layers do not "
-            "require gradients. Call model.enable_input_require_grads()."
-        )
-    elif re.search(r"(?i)gradient[_ ]checkpointing|utils/checkpoint\.py", text):
-        lines.append(
-            "The text names gradient checkpointing. With frozen embeddings it needs "
-            "model.enable_input_require_grads() or use_reentrant=False."
-        )
-    if re.search(r"(?i)\bpeft\b|lora", text):
-        lines.append(
-            "The text names LoRA. PeftModel.from_pretrained needs is_trainable=True, and "
-            "print_trainable_parameters() must not print 0."
-        )
-    if re.search(r"no_grad|inference_mode", text):
-        lines.append("The text names no_grad: the loss was computed inside it.")
-    return lines
+    checkpointing = remarks(context.text, CHECKPOINTING, 1)
+    return checkpointing + remarks(context.text, WITHOUT_GRADIENT)
 
 
 GRADIENTS = (

@@ -6,7 +6,7 @@ import re
 
 from surefit.explainer.cause import Cause, Context, Message
 from surefit.explainer.causes.dtype_errors import devices_differ, dtypes_of
-from surefit.explainer.message_values import SPELLED, read_decimal, read_whole
+from surefit.explainer.message_values import SPELLED, read_decimal, read_whole, remarks
 
 LESS_MEMORY = (
     "A smaller --batch-size with a larger --grad-accum keeps the effective batch size. "
@@ -47,19 +47,21 @@ def _gpu_memory(context: Context) -> list[str]:
     return [*lines, *_when(text)]
 
 
+MOMENTS = {
+    r"\bin (?:evaluate|evaluation_loop|prediction_step|nested_concat)\b": (
+        "It happened during evaluation, where Trainer gathers all logits on the GPU. Set "
+        "eval_accumulation_steps, or return argmax from preprocess_logits_for_metrics."
+    ),
+    r"optimizer\.step|_init_group|exp_avg|adamw\.py": (
+        "It happened in the optimizer step. In the first one, AdamW allocates 8 bytes per trained "
+        "parameter."
+    ),
+}
+
+
 def _when(text: str) -> list[str]:
     """Return at which point of a run the memory ran out, as far as the text shows it."""
-    lines = []
-    if re.search(r"\bin (?:evaluate|evaluation_loop|prediction_step|nested_concat)\b", text):
-        lines.append(
-            "It happened during evaluation, where Trainer gathers all logits on the GPU. Set "
-            "eval_accumulation_steps, or return argmax from preprocess_logits_for_metrics."
-        )
-    if re.search(r"optimizer\.step|_init_group|exp_avg|adamw\.py", text):
-        lines.append(
-            "It happened in the optimizer step. In the first one, AdamW allocates 8 bytes per "
-            "trained parameter."
-        )
+    lines = remarks(text, MOMENTS)
     steps = re.findall(r"(?<!\d)(\d{1,9})/\d{1,9} \[", text)
     last = read_whole(steps[-1]) if steps else None
     if last is not None and last > 10:

@@ -40,7 +40,7 @@ from surefit.inputs.encoded_row import (
     refuse_overlong,
 )
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedInput
+from surefit.inputs.encoder_state import FittedInput, as_fitted
 from surefit.inputs.features.feature_sequences import Spread
 from surefit.inputs.file_names import holds_files
 from surefit.inputs.model_hints import KIND, AudioInputs
@@ -277,17 +277,11 @@ SAMPLE_ROWS = 256
 """Rows whose spectrograms give mean and standard deviation."""
 
 
-def audio_format(encoder: Encoder) -> AudioFormat:
-    """Return how audio is read, once that is planned."""
-    assert encoder.input.audio is not None
-    return encoder.input.audio
-
-
 class AudioReader:
     """Passes rows on; of every n-th, the log-mel spectrograms are measured on the way."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.form = encoder, audio_format(encoder)
+        self.encoder, self.form = encoder, as_fitted(encoder.input.audio)
         self._roles = ("audio", *extra_roles(encoder.roles))
         self.spread = Spread()
         self._stride = 1
@@ -318,7 +312,7 @@ class AudioReader:
 
 def encode_audio(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
     """Return what the model reads of the audio, and the targets of the row."""
-    form = audio_format(encoder)
+    form = as_fitted(encoder.input.audio)
     waveform, truncated = form.waveform(row["audio"])
     if not len(waveform):
         raise drop_row(DropReason.EMPTY)
@@ -341,7 +335,7 @@ def audio_config(encoder: Encoder) -> dict[str, Any]:
     return {
         # drawn by NumPy's global generator, so that no run could be resumed exactly
         "apply_spec_augment": False,
-        **audio_format(encoder).config,
+        **as_fitted(encoder.input.audio).config,
     }
 
 
@@ -349,7 +343,7 @@ def audio_changes(
     changes: Mapping[str, float], encoder: Encoder, fields: Mapping[str, Field]
 ) -> SeriesChanges:
     """Return the changes of waveforms or spectrograms, along their time and their bands."""
-    form = audio_format(encoder)
+    form = as_fitted(encoder.input.audio)
     value = fields[form.column]
     if "time" in value.axes:
         time = value.axes.index("time")

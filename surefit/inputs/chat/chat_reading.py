@@ -17,14 +17,14 @@ from surefit.inputs.batch_tokenizing import Tokenized
 from surefit.inputs.chat.dialogue_rows import divide_row, read_row, turns_of
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, Dialogue, is_answer, is_prompt
-from surefit.inputs.chat.template_fitting import fit_template
-from surefit.inputs.chat.template_rendering import TemplateError
-from surefit.inputs.chat.unrendered import (
+from surefit.inputs.chat.template_fitting import (
     EARLIER_REASONING_NOT_RENDERED,
     MESSAGE_NOT_RENDERED,
     REASONING_NOT_RENDERED,
     DialogueColumns,
+    fit_template,
 )
+from surefit.inputs.chat.template_rendering import TemplateError
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,
@@ -133,22 +133,17 @@ def _shorten(dialogue: Dialogue, tokens: DialogueTokens, encoder: Encoder) -> Di
     length, limit = len(tokens.ids), encoder.max_length
     assert limit is not None
     predicting = encoder.predicting
-    overlong = f"{length} tokens, but the limit is {limit}"
     if not predicting:
-        try:
-            refuse_overlong(length, encoder)
-        except RowFaultError as skip:
-            if not skip.reason:
-                raise
-            raise drop_row(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
+        refuse_overlong(length, encoder, dropped=OVERLONG_ROW_DROPPED)
     shorter = encoder.dialogues.shorten(dialogue, tokens, limit, predicting)
     if shorter is not None:
         return shorter
     if predicting:
         kept = tokens.ids[-limit:]
         return DialogueTokens(kept, (), (), len(kept))
-    why = f"; its last answer does not fit ({length - tokens.last_answer} tokens and its frame)"
-    raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
+    frame = f"({length - tokens.last_answer} tokens and its frame)"
+    why = f"{length} tokens, but the limit is {limit}; its last answer does not fit {frame}"
+    raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, why)
 
 
 def _lost(

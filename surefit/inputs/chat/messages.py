@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from surefit.data.rendered_chats import ROLE_NAMES
 from surefit.data.stored_messages import (
     as_messages,
     is_python_text,
@@ -56,16 +57,6 @@ Message = dict[str, Any]
 """`role` and `content`, both text, and other keys that a template may read (`tool_calls`)."""
 
 FUNCTION = "function"
-ROLE_NAMES = {
-    "system": ("system", "developer"),
-    "user": ("user", "human"),
-    "assistant": ("assistant", "gpt", "model", "bot", "chatgpt"),
-    "tool": (
-        *("tool", "function", "observation", "function_response", "tool_response", "tool_result"),
-        *("function_result", "ipython"),
-    ),
-}
-"""A role, and its names in the data."""
 CALLS = ("function_call", "tool_call", "tool_calls", "function-call")
 """Names of turns in which an assistant calls a tool: the call is the text of the turn."""
 CALL_FIELDS = ("tool_calls", "function_call")

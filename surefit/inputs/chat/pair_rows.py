@@ -16,7 +16,7 @@ import numpy as np
 from surefit.batches.branches import FIRST, PROMPT
 from surefit.batches.field import IGNORE_INDEX
 from surefit.data.column_values import is_good
-from surefit.data.data_rules import WRONG_TYPE
+from surefit.data.data_rules import MISSING_COLUMN, WRONG_TYPE
 from surefit.data.stored_messages import as_messages
 from surefit.findings import Finding
 from surefit.inputs.batch_tokenizing import Tokenized
@@ -76,7 +76,13 @@ def encode_judged(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
 
 def encode_scored(row: Mapping[str, Any], encoder: Encoder) -> Encoding:
     """Return one answer with its prompt, to predict its reward."""
-    given = {CHOSEN: row.get(CHOSEN), REJECTED: row.get(CHOSEN)}
+    chosen, known = row.get(CHOSEN), {"prompt", "messages", REJECTED} & {*row}
+    is_plain = isinstance(chosen, str) and read_transcript(chosen) is None
+    if is_plain and not any(row[name] for name in known):
+        message = f"the row has no {REJECTED} answer, by which the prompt in the text is found"
+        fix = "Add it, as the training rows have it; or train with a column of prompts."
+        raise RowFaultError(MISSING_COLUMN, message, CHOSEN, fix)
+    given = {REJECTED: chosen, **{name: row[name] for name in known if row[name]}}
     side = read_pair({**row, **given}, encoder.with_settings(predicting=False))[0]
     return _encode([side], encoder, lambda made: Encoded({"input_ids": made[0].ids}))
 
@@ -226,13 +232,7 @@ def _shorten(
         return whole
     limit = encoder.max_length
     assert limit is not None
-    overlong = f"{longest} tokens, but the limit is {limit}"
-    try:
-        refuse_overlong(longest, encoder)
-    except RowFaultError as skip:
-        if not skip.reason:
-            raise
-        raise drop_row(skip.reason, OVERLONG_ROW_DROPPED, overlong) from None
+    refuse_overlong(longest, encoder, dropped=OVERLONG_ROW_DROPPED)
     kept = []
     for side, tokens in zip(sides, whole, strict=True):
         room = limit - (longest - len(tokens.ids))  # so that both lose as many tokens
@@ -240,8 +240,8 @@ def _shorten(
             encoder.dialogues.shorten(side.dialogue, tokens, room, False) if room > 0 else None
         )
         if shorter is None:
-            why = "; its answers do not fit"
-            raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, overlong + why)
+            why = f"{longest} tokens, but the limit is {limit}; its answers do not fit"
+            raise drop_row(DropReason.OVERLONG, OVERLONG_ROW_DROPPED, why)
         kept.append(shorter)
     return kept
 

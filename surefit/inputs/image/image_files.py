@@ -11,7 +11,7 @@ import io
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -102,21 +102,11 @@ def decode(value: Any, float_range: float = 0, place: ChannelAxis = RGB) -> Imag
     Arrays are [H, W], [H, W, C] or [C, H, W]. Floating-point arrays range from 0 to `float_range`
     (1 or 255; 0 to infer it from the largest value). Anything else raises a RowFaultError.
     """
-    given, value = value, unwrapped(value)
-    convert = partial(_as_rgb, float_range=float_range)
-    if isinstance(value, bytes):
-        return open_upright(io.BytesIO(value), shown_name(given), convert)
-    if isinstance(value, str):
-        return open_upright(source_of(value), value, convert)
-    return from_array(value, float_range, place)
-
-
-def source_of(path: str) -> str:
-    """Return the path of a file that can be opened without waiting for ever."""
-    kind = special_kind(path)
-    if kind is not None:
-        raise RowFaultError(UNREADABLE_MEDIA, f"{path} is {kind}, not a file", "image")
-    return path
+    return read_image(
+        value,
+        lambda image: _as_rgb(image, float_range),
+        lambda array: from_array(array, float_range, place),
+    )
 
 
 @cache
@@ -128,10 +118,24 @@ def readable_formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def open_upright(source: Any, shown: str, convert: Callable[[Image.Image], Made]) -> Made:
-    """What `convert` makes of the image of a file or bytes; `shown` is its name in messages."""
+def read_image(
+    value: Any,
+    convert: Callable[[Image.Image], Made],
+    of_array: Callable[[Any], Made],
+    name: str = "",
+) -> Made:
+    """What `convert` makes of the upright image of a file, bytes or `{bytes, path}`; else what
+    `of_array` makes of the value. `name` is that of bytes in messages."""
     from PIL import Image, ImageOps
 
+    source = unwrapped(value)
+    shown = name if name and isinstance(source, bytes) else shown_name(value)
+    if not isinstance(source, str | bytes):
+        return of_array(source)
+    kind = special_kind(source) if isinstance(source, str) else None
+    if kind is not None:  # which may be waited for without end
+        raise RowFaultError(UNREADABLE_MEDIA, f"{shown} is {kind}, not a file", "image")
+    source = io.BytesIO(source) if isinstance(source, bytes) else source
     formats = readable_formats()
     try:
         with warnings.catch_warnings():
@@ -244,8 +248,10 @@ def _is_small(source: str | bytes) -> bool:
     """Return whether the header of the image names few pixels."""
     from PIL import Image
 
+    if isinstance(source, str) and special_kind(source) is not None:
+        return False
     try:
-        opened = io.BytesIO(source) if isinstance(source, bytes) else source_of(source)
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source
         with Image.open(opened, formats=readable_formats()) as image:
             return image.width * image.height <= MOST_PIXELS
     except Exception:  # decoders raise all kinds of errors on damaged bytes
@@ -263,13 +269,7 @@ AS_THEY_ARE = -1.0
 
 def read_values(value: Any, place: ChannelAxis = RGB) -> npt.NDArray[Any]:
     """A file, bytes, `{bytes, path}` or an array as [H, W, C], in its own values and dtype."""
-    value = unwrapped(value)
-    if isinstance(value, bytes):
-        array = open_upright(io.BytesIO(value), f"{len(value)} bytes", _own_channels)
-    elif isinstance(value, str):
-        array = open_upright(source_of(value), value, _own_channels)
-    else:
-        array = array_axes(value, place)
+    array = read_image(value, _own_channels, lambda array: array_axes(array, place))
     if not np.isfinite(array).all():
         raise RowFaultError(NOT_FINITE, "the image contains values that are not finite", "image")
     return array if array.ndim == 3 else array[:, :, None]

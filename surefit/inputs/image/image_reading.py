@@ -19,7 +19,7 @@ from surefit.data.table import Table
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import Encoding, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedInput
+from surefit.inputs.encoder_state import FittedInput, as_fitted
 from surefit.inputs.file_names import holds_files, join_parts
 from surefit.inputs.image.image_changes import image_changes
 from surefit.inputs.image.image_files import (
@@ -31,7 +31,7 @@ from surefit.inputs.image.image_files import (
     image_content,
     own_axis,
 )
-from surefit.inputs.image.pixel_format import ImageHints, PixelFormat
+from surefit.inputs.image.pixel_format import ImageHints
 from surefit.inputs.image.pixel_sample import PixelSample
 from surefit.inputs.model_hints import Hints
 from surefit.inputs.row_input import Planned, ReadBy, RowInput
@@ -193,20 +193,10 @@ class ImageReader:
         return replace(self.encoder.input, pixels=pixels, further_pixels=own), found
 
 
-def read_pixels(row: Mapping[str, Any], encoder: Encoder) -> Any:
-    """Return the pixel values of a row's image."""
-    return pixel_format(encoder).pixel_values(row["image"])
-
-
-def pixel_format(encoder: Encoder) -> PixelFormat:
-    """Return how images are read, once that is fitted."""
-    assert encoder.input.pixels is not None
-    return encoder.input.pixels
-
-
 def encode_image(row: Mapping[str, Any], encoder: Encoder, targets: Mapping[str, Any]) -> Encoding:
     """Return the pixel values, and the targets of the row."""
-    return encoded({"pixel_values": read_pixels(row, encoder), **targets})
+    form = as_fitted(encoder.input.pixels)
+    return encoded({"pixel_values": form.pixel_values(row["image"]), **targets})
 
 
 def plan_images(given: Planned) -> tuple[FittedInput, list[Finding]]:

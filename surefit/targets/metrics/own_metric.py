@@ -204,6 +204,11 @@ def with_metrics(
     for name, choice in chosen.items():
         if choice.better is not None:
             better[name] = choice.better
+        if name in own and name in task.metric_names:
+            raise UsageError(
+                f"metrics.{name}: {task.name} has a metric of this name.",
+                "Give your metric another name.",
+            )
         if name in own and task.figures.reads_outputs:
             built[name] = _of_outputs(task, name, own[name])
         elif name in own:
@@ -225,9 +230,6 @@ def with_metrics(
 
 def _of_outputs(task: TaskSpec, name: str, found: Any) -> OwnLoss:
     """Return a metric that reads outputs and batch, and returns what a `loss_fn` does."""
-    if name in task.metric_names:
-        message = f"metrics.{name}: {task.name} has a metric of this name."
-        raise UsageError(message, "Give your metric another name.")
     if not callable(found) or is_object(found):
         raise UsageError(
             f"metrics.{name} is a {type(found).__name__}; {task.name} has metrics that are "
@@ -238,11 +240,6 @@ def _of_outputs(task: TaskSpec, name: str, found: Any) -> OwnLoss:
 
 
 def _own(task: TaskSpec, name: str, found: Any) -> OwnMetric:
-    if name in task.metric_names:
-        raise UsageError(
-            f"metrics.{name}: {task.name} has a metric of this name.",
-            "Give your metric another name.",
-        )
     if task.figures.predicted_values is None:
         raise UsageError(
             f"metrics.{name} needs a class or a number per target, and {task.name} predicts "
