@@ -155,7 +155,7 @@ class Display:
         self._began: dict[str, float] = {}
         self._said = time.monotonic()
         self._ended = threading.Event()
-        self._stage: tuple[str, int, int] | None = None
+        self._stages: dict[str, tuple[int, int]] = {}
         self._step_began: float | None = None
         self._tokens_began = 0
         self._first_step = 1
@@ -197,11 +197,11 @@ class Display:
             self._move_bar(stage, done, total, remove=done >= total)
             return
         self._began.setdefault(stage, time.monotonic())
-        self._stage = stage, done, total
+        self._stages.pop(stage, None)
         if done < total:
+            self._stages[stage] = done, total  # the innermost stage is the last
             self._say_stage()
         else:
-            self._stage = None
             self._began.pop(stage)
 
     def _say_while_waiting(self) -> None:
@@ -211,10 +211,10 @@ class Display:
 
     def _say_stage(self) -> None:
         """Print how far the stage is and the time left, if nothing was printed for some time."""
-        now, at = time.monotonic(), self._stage
-        if at is None or now - self._said < PLAIN_SECONDS:
+        now, stages = time.monotonic(), [*self._stages.items()]
+        if not stages or now - self._said < PLAIN_SECONDS:
             return
-        stage, done, total = at
+        stage, (done, total) = stages[-1]
         spent = now - self._began.get(stage, now)
         if spent < SHORT_SECONDS:
             return
