@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefit.targets.metrics.text_scores import answer_tokens
+from surefit.targets.metrics.token_metrics import answer_tokens
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline

@@ -27,7 +27,7 @@ from surefit.targets.generation import (
     greedy,
     own_config,
 )
-from surefit.targets.metrics.text_scores import corpus_scores, rouge_l
+from surefit.targets.metrics.token_metrics import corpus_scores, rouge_l
 
 FIELDS = {
     "input_ids": Field(("time",), "int64", 0),

@@ -25,7 +25,7 @@ from surefit.targets.generation import (
     greedy,
     own_config,
 )
-from surefit.targets.metrics.text_scores import exact_match, rouge_l, token_f1
+from surefit.targets.metrics.token_metrics import exact_match, rouge_l, token_f1
 
 
 def takes_answers(table: Table, roles: Mapping[str, str]) -> bool:

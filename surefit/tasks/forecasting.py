@@ -12,13 +12,13 @@ from surefit.batches.field import Field
 from surefit.data.forecast_windows import FIRST_STEP, JUDGING, LAST, SCALE, SEASON
 from surefit.inputs.encoded_row import Encoding
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.encoder_state import as_fitted
 from surefit.inputs.features.feature_sequences import FEATURES
 from surefit.inputs.row_input import Row
 from surefit.inputs.store import Store
 from surefit.targets.number_targets import (
     num_targets,
     number_figures,
-    number_scales,
     numbers_in_units,
 )
 from surefit.targets.row_target import NUMBERS
@@ -78,7 +78,11 @@ def baselines(train: Store | None, validation: Store, encoder: Encoder) -> dict[
 
     if not len(validation):
         return {}
-    count, horizon, scales = len(validation), num_targets(encoder), number_scales(encoder)
+    count, horizon, scales = (
+        len(validation),
+        num_targets(encoder),
+        as_fitted(encoder.target.numbers),
+    )
     judged = np.asarray(validation.values("labels"), np.float64).reshape(count, horizon)
     made = {LAST_VALUE: validation.values(LAST)[:, None].repeat(horizon, 1)}
     windows = encoder.settings.windows

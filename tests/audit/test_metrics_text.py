@@ -16,7 +16,7 @@ from rouge_score import rouge_scorer
 
 import surefit
 from surefit.targets.generation import Sample
-from surefit.targets.metrics.text_scores import (
+from surefit.targets.metrics.token_metrics import (
     answer_tokens,
     corpus_scores,
     exact_match,

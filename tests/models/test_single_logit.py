@@ -132,7 +132,9 @@ def test_probabilities_are_reported(end: nn.Module) -> None:
         fix = next(found.fix for found in plan.findings if found.code == "SF220")
         assert "sigmoid" in fix
         assert codes(surefit.check(data=(X, labels), model=mlp(outputs))) == []
-    assert codes(surefit.check(data=(X, X[:, 0]), model=mlp(1, nn.Sigmoid()))) == []
+    of_numbers = surefit.check(data=(X, X[:, 0]), model=mlp(1, nn.Sigmoid()))
+    assert codes(of_numbers) == ["SF220"]
+    assert any("of the targets lie beyond" in found.message for found in of_numbers.findings)
 
 
 def test_lora_trains_the_one_output_in_full() -> None:

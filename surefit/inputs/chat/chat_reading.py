@@ -17,14 +17,14 @@ from surefit.inputs.batch_tokenizing import Tokenized
 from surefit.inputs.chat.dialogue_rows import divide_row, read_row, turns_of
 from surefit.inputs.chat.dialogues import DialogueTokens
 from surefit.inputs.chat.messages import CALL_KEPT_AS_TEXT, Dialogue, is_answer, is_prompt
-from surefit.inputs.chat.template_fitting import fit_template
-from surefit.inputs.chat.template_rendering import TemplateError
-from surefit.inputs.chat.unrendered import (
+from surefit.inputs.chat.template_fitting import (
     EARLIER_REASONING_NOT_RENDERED,
     MESSAGE_NOT_RENDERED,
     REASONING_NOT_RENDERED,
     DialogueColumns,
+    fit_template,
 )
+from surefit.inputs.chat.template_rendering import TemplateError
 from surefit.inputs.encoded_row import (
     DropReason,
     Encoded,

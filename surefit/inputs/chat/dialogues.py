@@ -19,13 +19,13 @@ from surefit.inputs.batch_tokenizing import (
     tokenize,
 )
 from surefit.inputs.chat.messages import Dialogue, Message
+from surefit.inputs.chat.template_fitting import UnrenderedParts
 from surefit.inputs.chat.template_rendering import (
     ANSWERS_NOT_FOUND,
     AnswerSpan,
     Template,
     TemplateError,
 )
-from surefit.inputs.chat.unrendered import UnrenderedParts
 from surefit.inputs.tokenizer import adds_bos
 
 PROBE = "a"
