@@ -23,7 +23,7 @@ from surefit.core.locks import WRITTEN
 from surefit.errors import UsageError, to_resume
 from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
-from surefit.run.events import read_events, summarise_epochs
+from surefit.run.events import read_events, summarise_epochs, without_nan
 from surefit.targets.metrics.own_metric import with_metrics, with_scorer
 from surefit.targets.own_outputs import needs_loss_fn
 from surefit.targets.task_spec import TaskSpec
@@ -105,7 +105,7 @@ class Run:
             dict[str, Any],
             "Restore it from a copy of the run; without its plan a run cannot be opened.",
         )
-        plan = check_plan(loaded, path)
+        plan = check_plan(without_nan(loaded), path)
         if plan.get("run_format") != RUN_FORMAT:
             other = f"surefit {plan.get('version')}"
             raise UsageError(

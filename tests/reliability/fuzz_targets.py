@@ -28,7 +28,7 @@ from surefit import cli
 from surefit.config import config_yaml, make_config, parse_setting, read_yaml
 from surefit.core.foreign import content_of
 from surefit.data.cache import release_entries
-from surefit.data.dataset_card import card_splits
+from surefit.data.official_splits import card_splits
 from surefit.data.open_data import open_table
 from surefit.data.remote_url import clean_url, is_url, with_access
 from surefit.explainer import explain
