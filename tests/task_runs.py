@@ -28,11 +28,13 @@ class TaskRun:
     model: str
     write: Callable[[Path], object]
     data: str = "rows.jsonl"
+    more: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """What follows `surefit train`, but for the output."""
         given = ["--data", self.data, "--model", self.model, "--task", self.task]
-        return [*given, "--max-steps", "3", "--set", f"generate.max_new_tokens={NEW_TOKENS}"]
+        few = ("--max-steps", "3", "--set", f"generate.max_new_tokens={NEW_TOKENS}")
+        return [*given, *few, *(part for each in self.more for part in ("--set", each))]
 
 
 def write_texts(folder: Path) -> None:
@@ -104,6 +106,18 @@ def write_features(folder: Path) -> None:
     save_ragged(folder / "rows.npz", feature_rows(24))
 
 
+def write_series(folder: Path) -> None:
+    """Sales of two shops on each day."""
+    rows = [
+        {"shop": shop, "day": f"2024-{1 + day // 28:02}-{1 + day % 28:02}", "sales": day % 7 + size}
+        for shop, size in (("north", 3.0), ("south", 40.0))
+        for day in range(28)
+    ]
+    write_jsonl(folder / "rows.jsonl", rows)
+
+
+SERIES = ("forecast.group=shop", "forecast.time=day", "forecast.history=7", "forecast.horizon=2")
+
 RUNS = (
     TaskRun("causal-lm", "tiny:llama", write_texts),
     TaskRun("sft", "tiny:llama", lambda f: write_jsonl(f / "rows.jsonl", echo_rows(24))),
@@ -125,6 +139,7 @@ RUNS = (
     TaskRun("detection", "grid_detector:make", write_boxes),
     TaskRun("feature-classification", "tiny:bert", write_features, "rows.npz"),
     TaskRun("feature-pretraining", "tiny:bert", write_features, "rows.npz"),
+    TaskRun("forecasting", "tiny:bert", write_series, more=SERIES),
 )
 """Every task but `custom`, whose loss is passed from Python: see `train_custom`."""
 

@@ -77,16 +77,14 @@ COMMON_SHARE = 0.25
 """An input that a larger share of the training rows has does not tell validation rows apart."""
 
 
-def note_repeats(whole: Hashes, what: str) -> list[Finding]:
+def note_repeats(whole: Hashes, what: str, has_texts: bool) -> list[Finding]:
     """Return how many rows repeat another one."""
     repeats = count_repeats(whole)
     if not repeats:
         return []
-    message = (
-        f"{repeats:,} of {len(whole):,} {what} equal another row, apart from case, spaces and "
-        "punctuation."
-    )
-    return [note(message)]
+    message = f"{repeats:,} of {len(whole):,} {what} equal another row"
+    apart = ", apart from case, spaces and punctuation" if has_texts else ""
+    return [note(f"{message}{apart}.")]
 
 
 def check_shared_inputs(

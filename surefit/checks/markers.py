@@ -59,6 +59,8 @@ class Marker:
     """Whether source code has it as well."""
     least: float = LEAST_SHARE
     """The share of the rows from which it is odd."""
+    of_chats: bool = False
+    """Whether chats that are written out as one text have it."""
 
 
 LEAVE_OUT = "Remove these from the texts; the template or tokenizer adds its own."
@@ -72,12 +74,14 @@ MARKERS = (
         r"\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>|</?s>|<(?:bos|eos|pad)>|"
         r"\[(?:CLS|SEP|PAD|MASK)\]",
         LEAVE_OUT,
+        of_chats=True,
     ),
     Marker(
         "lines of a prompt template",
         r"(?m)^#{2,3} ?(?:Instructions?|Response|Input|Assistant|Human|User) ?:|"
         r"Below is an instruction that describes a task",
         LEAVE_OUT,
+        of_chats=True,
     ),
     Marker(
         "turns of a dialogue",
@@ -85,6 +89,7 @@ MARKERS = (
         "Leave the further turns out, or give dialogues as messages.",
         USUAL,
         least=NOT_RARE,
+        of_chats=True,
     ),
     Marker(
         "names of a field",
@@ -221,8 +226,9 @@ def check_markers(table: Table, column: str, encoder: Encoder) -> Iterator[Findi
     for rows, values in profile.spread():
         for texts, places in _strings(values, rows):
             _look(texts, places, scan, own)
-    if marks_are_read:
-        scan.hits.pop(MARKERS[0].name, None)
+    for marker in MARKERS if marks_are_read else ():
+        if marker.of_chats:
+            scan.hits.pop(marker.name, None)
     if column == encoder.roles.get("rejected"):  # what the model is to avoid
         scan.hits.pop(REFUSALS, None)
     yield from _judge(table, column, scan)

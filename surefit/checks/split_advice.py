@@ -62,6 +62,7 @@ TARGET_GUESSED = rule(
     why="Several columns have names that targets have; only one of them was chosen.",
     fix="Name it: --set columns.label=COLUMN.",
     accept="The chosen column is the target.",
+    covered_by=("SF142",),
 )
 MOST_PAIRS = 200
 """Neighbouring rows that are compared."""

@@ -94,9 +94,10 @@ def check_pairs(
     yield from _equal(pairs)
     yield from _repeated(pairs)
     yield from _contained(pairs)
-    if translated:
+    exchanged = [*_sides(pairs, translated)]
+    yield from exchanged
+    if translated and not exchanged:
         yield from _lengths(pairs)
-    yield from _sides(pairs, translated)
     neighbours = np.arange(max(0, table.num_rows - MOST_ROWS), table.num_rows)
     yield from _shifted(Pairs.of(table, (one, two), neighbours))
 

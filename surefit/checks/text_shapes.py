@@ -104,5 +104,5 @@ def _cut(texts: Sequence[str], words: Sequence[Sequence[str]]) -> list[int]:
     unknown = ends & [bool(each) and each[-1] not in known for each in words]
     own, others = unknown[at_top].mean(), unknown[~at_top].mean() if (~at_top).any() else 0.0
     broken = own >= max(BROKEN, UNKNOWN * others)
-    open_ended = ends[at_top].mean() >= 0.8 and ends[~at_top].mean() <= 0.4
+    open_ended = ends[at_top].mean() >= 0.8 and ends[~at_top].sum() <= 0.4 * (~at_top).sum()
     return np.flatnonzero(at_top).tolist() if broken or open_ended else []

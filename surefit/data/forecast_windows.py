@@ -64,6 +64,11 @@ class Windows:
     group: str | None = None
     season: int = 1
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The roles of the columns of a Table of windows."""
+        return {"features": "features", "label": self.value}
+
 
 def is_forecast(config: RunConfig) -> bool:
     """Return whether a config asks for windows."""

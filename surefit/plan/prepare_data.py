@@ -161,7 +161,7 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
     config, table, hints = d.config, d.tables[0], d.hints
     chosen, further = part_columns(config.columns)
     if d.windows is not None:
-        chosen = {**chosen, "features": "features", "label": d.windows.value}
+        chosen = {**chosen, **d.windows.roles}
     wanted = OWN_TASK if _is_own(d) else d.wanted
     columns = choose_form(table, hints, wanted, chosen, config.split.by)
     if not (config.tokenizer or d.source.tokenizer or d.source.makes_tokenizer):

@@ -241,6 +241,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
         alone=alone,
         inputs=_input_columns(pipeline),
         more=partial(_more_batches, pipeline, train),
+        may_draw=pipeline.task.reads.own_fields is not None,
         shifts_labels=pipeline.counts_in_loss,
     )
     if first is not None:

@@ -110,6 +110,7 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         is_whole = len(rows) == table.num_rows
         train = split.train if is_whole else rows[split.train]
         validation = split.evaluation if is_whole else rows[split.evaluation]
+        found += _note_equal_rows(d, table, hashes[1], split.train)
         eval_table = table
         held_out = hold_out(parts, *(take(hashes[0], of) for of in (split.train, split.evaluation)))
     else:
@@ -121,7 +122,7 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
         validation, notes = _scanned(eval_table, config.scan, config.seed)
         shown = parts.hash_table(eval_table, validation)
         found += [*notes, *check_shared_inputs(hashes, shown, eval_table, validation)]
-        found += note_repeats(hashes[1], "training rows")
+        found += _note_equal_rows(d, table, hashes[1], train)
         found += _shared_groups(table, eval_table, by)
         held_out = hold_out(parts, hashes[0], shown[0])
     of_table = task.reads.whole_rows
@@ -137,6 +138,15 @@ def split_tables(d: Draft) -> tuple[SplitData, list[Finding]]:
     unread = [by] if by is not None and by not in roles.values() else []
     kept = [side.without([c for c in unread if c in side.columns]) for side in (table, eval_table)]
     return SplitData(kept[0], train, kept[1], validation, held_out, left_out), found
+
+
+def _note_equal_rows(d: Draft, table: Table, hashes: Hashes, train: Rows) -> list[Finding]:
+    """Return how many rows repeat another one; of sides that are given, in training rows."""
+    is_whole = d.part_column is None and d.forms.eval_table is None
+    compared = hashes if d.part_column is None else take(hashes, train)
+    read = [name for role, name in d.forms.roles.items() if role not in d.task.reads.file_roles]
+    has_texts = any("string" in str(table.column_type(name)) for name in read)
+    return note_repeats(compared, "rows" if is_whole else "training rows", has_texts)
 
 
 def _check_group_column(table: Table, by: str | None) -> None:
@@ -193,8 +203,7 @@ def _split_by_column(
     """Return the rows of each part, how many are of neither, and what is to be said of them."""
     train, held, other = parts.divide(rows)
     sides = [(take(hashes[0], of), take(hashes[1], of)) for of in (train, held)]
-    found = note_repeats(sides[0][1], "training rows")
-    found += check_shared_inputs(sides[0], sides[1], table, take(rows, held))
+    found = check_shared_inputs(sides[0], sides[1], table, take(rows, held))
     message = (
         f"Column {parts.column!r} divides the rows (split.column): {parts.describe()}. "
         f"{len(train):,} rows are trained on, and {len(held):,} are the validation set"
@@ -345,7 +354,7 @@ def _check_folds(folds: int | None, eval_table: Table | None, num_rows: int) -> 
 def _note_split(
     split: Split, hashes: tuple[Hashes, Hashes], num_rows: int, by: str | None
 ) -> list[Finding]:
-    found = note_repeats(hashes[1], "rows")
+    found = []
     if by is not None:
         message = (
             f"Rows with the same value in {by!r} are in the same set (split.by); the validation "

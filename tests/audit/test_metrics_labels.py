@@ -266,6 +266,7 @@ def test_pixels() -> None:
 
 IN_TESTS_OF_TASKS = {
     "map": "tests/tasks/test_detection.py: pycocotools, and map_50 beside it",
+    **dict.fromkeys(("mase", "smape"), "tests/tasks/test_forecasting.py: their definitions"),
     "qwk": "tests/tasks/test_ordinal.py: scikit-learn, and mae of ranks",
     **dict.fromkeys(
         (

@@ -25,7 +25,6 @@ CASES = [
     usage("packing as an option", "--packing"),
     usage("optimizer by a name nobody knows", "--set optimizer=adamg9"),
     usage("optimizer by the name of another tool", "--set optim=adamw_8bit"),
-    usage("loss on the last answer, which is kept for later", "--set loss_on=last"),
     usage("precision as Lightning writes it", "--set precision=bf16-mixed"),
     usage("config key as an option", "--warmup 0.1"),
     usage("task that is kept for later", "--task embedding"),

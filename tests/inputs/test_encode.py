@@ -102,6 +102,8 @@ def test_rows_are_encoded_dropped_and_counted() -> None:
             "trained_tokens": 4,
             "truncated_rows": 1,
             "truncated_tokens": 2,
+            "rows up to 5": 1,
+            "rows up to 5 tokens": 5,
             "rows_learning_eos": 2,
         },
         "dropped": {"empty": 2, "nothing_to_learn": 1},

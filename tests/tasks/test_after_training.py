@@ -102,6 +102,7 @@ PLAIN: dict[str, Callable[[Path], Answers | None]] = {
     "detection": same_weights,
     "feature-classification": same_body,
     "feature-pretraining": same_body,
+    "forecasting": same_body,
 }
 """What an export answers without surefit, by task; None where its weights are compared instead."""
 

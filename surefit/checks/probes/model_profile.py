@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.findings import Finding, rule
+from surefit.findings import Finding, note, rule
 from surefit.speed.numerics import largest_difference, preserved_state, tolerance_of
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ class ModelProfile:
     """The columns that arguments of `forward` name."""
     more: Callable[[], Iterator[Batch]] = lambda: iter(())
     """Batches of further rows, where a few rows alone prove nothing: a ReLU may be off in them."""
+    may_draw: bool = False
+    """Whether outputs that change from call to call may be meant, as those of a VAE are."""
     shifts_labels: bool = True
     """Whether the loss shifts labels in code that is not surefit's own."""
     has_gradient: bool | None = None
@@ -288,7 +290,7 @@ class ModelProfile:
                     "The model gives other outputs each time it is called in evaluation mode, by "
                     f"{differ(one, other):.2g} of their size; it cannot be probed."
                 )
-                return [UNSTEADY.finding(message)]
+                return [note(message) if self.may_draw else UNSTEADY.finding(message)]
         return []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from surefit.config import Reading
 from surefit.core.foreign import read_json, read_yaml
@@ -67,8 +68,7 @@ class _Coco:
     annotations: list[_CocoAnnotation]
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(BaseModel):
     """What is read of a file of YOLO; its other keys are ignored."""
 
     names: list[str | int | float | bool] | dict[int | str, str | int | float | bool] | None = None
