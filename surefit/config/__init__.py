@@ -1,13 +1,17 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
-from surefit.config.run_config import (
-    LOCAL_KEYS,
-    SHORT_KEYS,
+from surefit.config.input_sections import (
     Audio,
     Augmentation,
     ChangeName,
     FeatureShape,
+    ImageAugment,
     Images,
+    SeriesAugment,
+)
+from surefit.config.run_config import (
+    LOCAL_KEYS,
+    SHORT_KEYS,
     RunConfig,
     joint_name,
     joint_parts,
@@ -15,12 +19,10 @@ from surefit.config.run_config import (
 from surefit.config.sections import (
     EarlyStopping,
     Generation,
-    ImageAugment,
     Lora,
     LossOptions,
     MetricChoice,
     Reading,
-    SeriesAugment,
     Splitting,
     Switch,
 )
