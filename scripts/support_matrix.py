@@ -103,7 +103,10 @@ def support_page() -> str:
 
 def _row(run: Any, refused: dict[str, list[str]]) -> str:
     """Return the line of a task, and note what keeps a run of it from starting."""
+    from surefit.config.settings import nest, parse_setting
+
     options = {"data": run.data, "model": run.model, "task": run.task, "max_steps": 3}
+    options |= nest(dict(map(parse_setting, run.more)))
     plan = _check(options)
     if isinstance(plan, str):
         raise SystemExit(f"{run.task} cannot be planned: {plan}")
