@@ -42,6 +42,7 @@ ORDER = (
     "training",
     "api",
     "results",
+    "ui",
     "cli",
     "__main__",
 )

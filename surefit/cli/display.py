@@ -23,12 +23,12 @@ from surefit.cli.summary_lines import (
     outcome_lines,
     plan_blocks,
     result_line,
-    show_seconds,
 )
 from surefit.cli.terminal import as_line, to_stderr
 from surefit.errors import FindingError
 from surefit.findings import Finding
 from surefit.processes import is_main, num_processes
+from surefit.progress import show_seconds
 from surefit.run.events import outcomes
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from surefit.cli.terminal import as_line
 from surefit.gigabytes import show_gb, show_size
+from surefit.progress import show_seconds
 from surefit.run.events import Outcome, best_baseline
 
 if TYPE_CHECKING:
@@ -370,16 +371,3 @@ def _rehearsal_line(rehearsal: Rehearsal) -> str:
     size = "at true size" if rehearsal.true_size else "on one batch"
     done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
     return f"{done}; left out: {left_out}" if left_out else done
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> show_seconds(7384), show_seconds(75), show_seconds(0.2)
-    ('2 h 3 min', '1 min 15 s', '1 s')
-    """
-    minutes, rest = divmod(max(1, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -26,10 +26,11 @@ from surefit.core.foreign import parse_json
 from surefit.errors import UsageError
 from surefit.gigabytes import existing_place
 
-FILE = ".lock"
+FILE, STOP = ".lock", ".stop"
+"""Of a run: who trains it, and that it is to stop after its step."""
 WRITTEN = (
     *("config.yaml", "plan.json", "digests.json", "events.jsonl", "examples.json", "report.html"),
-    *("checkpoints", "failures", "model", "surefit", FILE),
+    *("checkpoints", "failures", "model", "surefit", FILE, STOP),
 )
 """What surefit and its trackers write in the folder of a run."""
 BEGINNING = b'{"pid": '
@@ -88,6 +89,23 @@ def _acquire(path: Path, wait_seconds: float) -> Any:
             return None
         raise
     return lock
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds a lock; it is not taken."""
+    try:
+        descriptor = files.open_own(path, os.O_RDONLY)
+    except (OSError, UsageError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def share_byte(descriptor: int, byte: int) -> None:
@@ -166,6 +184,7 @@ def lock_run(folder: Path) -> Iterator[None]:
             ) from None
         for place in (folder, folder / "checkpoints", folder / "failures"):
             files.sweep(place)
+        held.callback(files.remove_file, folder / STOP)  # it was for this process
         yield
 
 

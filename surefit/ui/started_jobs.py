@@ -1,0 +1,173 @@
+"""Commands that the page starts: a check, which is waited for, and runs, which go on alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from surefit.config import SHORT_KEYS, config_fields
+from surefit.core import files
+from surefit.core.locks import FILE, STOP, is_held
+from surefit.errors import UsageError
+from surefit.printable import printable
+
+NAME = re.compile(r"\w[\w. -]{0,80}")
+TAIL_BYTES = 8000
+END_SECONDS = 10.0
+
+
+def arguments_of(values: Mapping[str, str]) -> list[str]:
+    """Return the fields of the form that are filled in as options of `train` and `check`.
+
+    >>> arguments_of({"lr": "1e-3", "data": "a.csv, b.csv", "seed": " "})
+    ['--set=lr=1e-3', '--set=data=[a.csv, b.csv]']
+    """
+    known, made = config_fields(), list[str]()
+    for name, text in values.items():
+        value = text.strip()
+        if not value:
+            continue
+        if name not in known:
+            raise UsageError(f"There is no config key {name!r}.", "Use the fields of the form.")
+        takes_many = "tuple" in str(known[name].annotation)
+        if takes_many and ", " in value and value[0] not in "[{":
+            value = f"[{value}]"
+        made.append(f"--set={name}={value}")
+    return made
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "surefit", *arguments]
+
+
+def check(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `surefit check --json` answers to a form."""
+    done = subprocess.run(
+        _command("check", "--json", *arguments_of(values)),
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    try:
+        found: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        told = done.stderr.decode("utf-8", "replace")[-TAIL_BYTES:]
+        return {"ok": False, "error": {"message": told or "The check ended early.", "fix": ""}}
+    return found
+
+
+def fields_of(finding: Mapping[str, Any], values: Mapping[str, str]) -> list[str]:
+    """Return the config keys that a finding concerns: those its fix or the start of its message
+    names, else those whose value it names, else the data if it is about a place there.
+
+    >>> fields_of({"message": "x", "fix": "Accept it: --set accept=SF131.", "where": {}}, {})
+    ['accept']
+    >>> fields_of({"message": "There is no b.csv.", "fix": "Check the path."}, {"data": "b.csv"})
+    ['data']
+    """
+    known = {**{name: name for name in config_fields()}, **SHORT_KEYS}
+    texts = (str(finding.get("fix", "")), str(finding.get("message", "")).partition(":")[0])
+    named = [
+        key.replace("-", "_")
+        for text, pattern in zip(texts, (r"--", r"^"), strict=True)
+        for key in _keys(text, pattern)
+    ]
+    found = [known[key] for key in named if key in known]
+    found += ["columns" for key in named if key.startswith("columns.")]
+    if not found:
+        message = str(finding.get("message", ""))
+        found = [key for key, value in values.items() if len(value) > 2 and value in message]
+    if not found and finding.get("where"):
+        found = ["data"]
+    return list(dict.fromkeys(found))
+
+
+def _keys(text: str, before: str) -> list[str]:
+    """Return what stands where options, or the key at the start of a message, would."""
+    return [
+        name.strip(".-") for name in re.findall(rf"{before}(?:set[ =]'?)?([a-zA-Z][\w.-]*)", text)
+    ]
+
+
+@dataclass
+class Job:
+    """A run that the page has started or resumed, and what its process has printed."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    command: Sequence[str]
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while the process runs."""
+        return self.process.poll()
+
+    @property
+    def printed(self) -> str:
+        """Return the end of what the process has printed, with control characters shown."""
+        size = os.fstat(self.log.fileno()).st_size
+        end = os.pread(self.log.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
+        lines = end.decode("utf-8", "replace").splitlines()
+        return "\n".join(printable(line) for line in lines)
+
+
+class Jobs:
+    """The runs that the page has started, by their names. They go on when the page ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, dict[str, Job]()
+
+    def train(self, name: str, values: Mapping[str, str]) -> None:
+        """Start a new run under a name."""
+        if not NAME.fullmatch(name) or name.strip() != name:
+            raise UsageError(
+                f"{name!r} is no name of a run.", "Use letters, digits, dots, dashes and spaces."
+            )
+        if os.path.lexists(self.folder / name):
+            raise UsageError(f"There is a {name!r} already.", "Choose another name.")
+        wanted = {key: value for key, value in values.items() if key != "output"}
+        output = f"--output={self.folder / name}"
+        self._start(name, ["train", *arguments_of(wanted), output])
+
+    def resume(self, name: str, path: Path) -> None:
+        """Resume a run that has stopped."""
+        self._start(name, ["train", f"--resume={path}"])
+
+    def _start(self, name: str, arguments: Sequence[str]) -> None:
+        running = self.started.get(name)
+        if running is not None:
+            try:  # one that was stopped may still be ending
+                running.process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise UsageError(
+                    f"{name} has been started already.", "Wait for it, or stop it."
+                ) from None
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - read as long as the page is served
+        process = subprocess.Popen(
+            _command(*arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends the page, not the runs
+        )
+        self.started[name] = Job(process, log, ("surefit", *arguments))
+
+
+def stop(path: Path) -> None:
+    """Ask the process that trains a run to stop after its step, which it then saves.
+
+    The request is a file of the run's folder: no process is looked for by its number, which a
+    stranger's folder could choose.
+    """
+    if not is_held(path / FILE):
+        raise UsageError(f"{path.name} is not being trained.", "Nothing has to be stopped.")
+    files.write_text(path / STOP, "stop after this step\n")
