@@ -28,6 +28,7 @@ from surefit.gigabytes import existing_place
 
 FILE, STOP = ".lock", ".stop"
 """Of a run: who trains it, and that it is to stop after its step."""
+STOP_TEXT = b"surefit stops this run after its step, and then deletes this file.\n"
 WRITTEN = (
     *("config.yaml", "plan.json", "digests.json", "events.jsonl", "examples.json", "report.html"),
     *("checkpoints", "failures", "model", "surefit", FILE, STOP),
@@ -184,8 +185,30 @@ def lock_run(folder: Path) -> Iterator[None]:
             ) from None
         for place in (folder, folder / "checkpoints", folder / "failures"):
             files.sweep(place)
-        held.callback(files.remove_file, folder / STOP)  # it was for this process
+        _forget_stop(folder)  # it was for an earlier process
+        held.callback(_forget_stop, folder)
         yield
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Ask the process that trains a run to stop after its step, which it then saves.
+
+    The request is a file: no process is looked for by its number, which a stranger's folder could
+    choose.
+    """
+    if not is_held(folder / FILE):
+        raise UsageError(f"{folder} is not being trained.", "Nothing has to be stopped.")
+    files.write_bytes(folder / STOP, STOP_TEXT)
+
+
+def is_asked_to_stop(folder: Path) -> bool:
+    """Return whether a run has been asked to stop after its step."""
+    return files.read_own(folder / STOP) == STOP_TEXT
+
+
+def _forget_stop(folder: Path) -> None:
+    if is_asked_to_stop(folder):
+        files.remove_file(folder / STOP)
 
 
 @contextmanager

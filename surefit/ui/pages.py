@@ -204,8 +204,8 @@ def form_body(values: Mapping[str, str], name: str) -> str:
     return (
         f"<form id=new><div class=fields>{main}</div>{more}<div class='bar sticky'>"
         f'<label>Name <input name=":name" value="{escape(name)}" required></label>'
-        "<button type=button id=check>Check</button><button>Train</button></div></form>"
-        "<div id=verdict role=status></div><div id=others></div>"
+        "<button type=button id=check>Check</button><button>Train</button>"
+        "<span id=verdict role=status></span></div></form><div id=others></div>"
     )
 
 

@@ -29,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefit.config import RunConfig
+from surefit.core.locks import ask_to_stop
 from surefit.errors import SurefitError, UsageError
 from surefit.report.compare import compared
 from surefit.report.drawn_rows import text_of
@@ -44,6 +45,8 @@ QUIET_SECONDS = 15.0
 """Between comments that keep a silent connection open."""
 MOST_BYTES = 1 << 20
 """Of a request."""
+COUNTED = ("error", "warning")
+"""Severities that the verdict of a check counts."""
 STATIC = {
     **{f"{name}.css": "text/css" for name in ("page", "ui")},
     **{f"{name}.js": "text/javascript" for name in ("page", "ui")},
@@ -253,7 +256,7 @@ class Pages:
         run = self.runs.get(request.path_params["name"])
         opened = run.open()
         if request.path_params["what"] == "stop":
-            started_jobs.stop(opened.path)
+            ask_to_stop(opened.path)
         else:
             self.jobs.resume(run.name, opened.path)
         return JSONResponse({})
@@ -288,14 +291,16 @@ def _checked(values: dict[str, str]) -> dict[str, Any]:
         lines = str(found["error"]["message"]).splitlines()
         fault = {"code": "", "severity": "error", "fix": found["error"]["fix"]}
         findings = [{**fault, "message": line} for line in lines]
+    findings.sort(key=lambda each: each["severity"] != "error")
     beside: dict[str, list[dict[str, Any]]] = {}
     for each in findings:
         for key in started_jobs.fields_of(each, values) or [""]:
             beside.setdefault(key, []).append(each)
     ok = bool(found["ok"])
-    verdict = (
-        f"<p class='{'good' if ok else 'error'}'>{'ready to train' if ok else 'cannot train'}</p>"
-    )
+    ends = {severity: sum(f["severity"] == severity for f in findings) for severity in COUNTED}
+    counts = ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in ends.items() if n)
+    word = "ready to train" if ok else "cannot train"
+    verdict = f"<span class='{'good' if ok else 'error'}'>{word}</span> <small>{counts}</small>"
     notes = table(("",), ([note] for note in found.get("notes", ())))
     plan = "" if "error" in found else pages.drawn_plan(found) + notes
     return {

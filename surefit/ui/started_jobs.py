@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -14,14 +13,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from surefit.config import SHORT_KEYS, config_fields
-from surefit.core import files
-from surefit.core.locks import FILE, STOP, is_held
+from surefit.core.foreign import parse_json
 from surefit.errors import UsageError
 from surefit.printable import printable
 
 NAME = re.compile(r"\w[\w. -]{0,80}")
 TAIL_BYTES = 8000
 END_SECONDS = 10.0
+KEYS_OF_FIX = (r"--(?:set[ =]'?)?([a-zA-Z][\w.-]*\w)", r"\b([a-z]+(?:[_.][a-z]+)+)")
+"""How a fix names config keys: as options, or as words that only keys have, like max_seq_length."""
 
 
 def arguments_of(values: Mapping[str, str]) -> list[str]:
@@ -57,12 +57,10 @@ def check(values: Mapping[str, str]) -> dict[str, Any]:
         check=False,
     )
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    try:
-        found: dict[str, Any] = json.loads(lines[-1])
-    except (IndexError, ValueError):
+    if not lines:
         told = done.stderr.decode("utf-8", "replace")[-TAIL_BYTES:]
-        return {"ok": False, "error": {"message": told or "The check ended early.", "fix": ""}}
-    return found
+        raise UsageError(told or f"The check ended with {done.returncode}.", "Check again.")
+    return parse_json(lines[-1], dict[str, Any], "the answer of surefit check")
 
 
 def fields_of(finding: Mapping[str, Any], values: Mapping[str, str]) -> list[str]:
@@ -71,31 +69,22 @@ def fields_of(finding: Mapping[str, Any], values: Mapping[str, str]) -> list[str
 
     >>> fields_of({"message": "x", "fix": "Accept it: --set accept=SF131.", "where": {}}, {})
     ['accept']
+    >>> fields_of({"message": "cut", "fix": "Raise max_seq_length."}, {})
+    ['max_seq_length']
     >>> fields_of({"message": "There is no b.csv.", "fix": "Check the path."}, {"data": "b.csv"})
     ['data']
     """
     known = {**{name: name for name in config_fields()}, **SHORT_KEYS}
-    texts = (str(finding.get("fix", "")), str(finding.get("message", "")).partition(":")[0])
-    named = [
-        key.replace("-", "_")
-        for text, pattern in zip(texts, (r"--", r"^"), strict=True)
-        for key in _keys(text, pattern)
-    ]
+    fix, message = str(finding.get("fix", "")), str(finding.get("message", ""))
+    named = [name for pattern in KEYS_OF_FIX for name in re.findall(pattern, fix)]
+    named = [name.replace("-", "_") for name in [*named, message.partition(":")[0]]]
     found = [known[key] for key in named if key in known]
     found += ["columns" for key in named if key.startswith("columns.")]
     if not found:
-        message = str(finding.get("message", ""))
         found = [key for key, value in values.items() if len(value) > 2 and value in message]
     if not found and finding.get("where"):
         found = ["data"]
     return list(dict.fromkeys(found))
-
-
-def _keys(text: str, before: str) -> list[str]:
-    """Return what stands where options, or the key at the start of a message, would."""
-    return [
-        name.strip(".-") for name in re.findall(rf"{before}(?:set[ =]'?)?([a-zA-Z][\w.-]*)", text)
-    ]
 
 
 @dataclass
@@ -160,14 +149,3 @@ class Jobs:
             start_new_session=True,  # Ctrl-C ends the page, not the runs
         )
         self.started[name] = Job(process, log, ("surefit", *arguments))
-
-
-def stop(path: Path) -> None:
-    """Ask the process that trains a run to stop after its step, which it then saves.
-
-    The request is a file of the run's folder: no process is looked for by its number, which a
-    stranger's folder could choose.
-    """
-    if not is_held(path / FILE):
-        raise UsageError(f"{path.name} is not being trained.", "Nothing has to be stopped.")
-    files.write_text(path / STOP, "stop after this step\n")

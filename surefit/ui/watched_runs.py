@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any
 
 from surefit.core.foreign import content_of
-from surefit.core.locks import FILE, STOP, is_held
+from surefit.core.locks import FILE, STOP, is_asked_to_stop, is_held
 from surefit.errors import SurefitError, UsageError
 from surefit.report.page import Section, Subject, sections_of, subject_of, title_of
 from surefit.run.events import EventTail, last_events
@@ -124,7 +124,7 @@ RUNNING = ("training", "stopping")
 def state_of(run: Run) -> str:
     """Return whether a run is training, stopping, finished, failed or stopped."""
     if is_held(run.path / FILE):
-        return "stopping" if (run.path / STOP).exists() else "training"
+        return "stopping" if is_asked_to_stop(run.path) else "training"
     if run.finished:
         return "finished"
     return "failed" if (run.path / "failures").is_dir() else "stopped"

@@ -12,11 +12,10 @@ import pytest
 
 import surefit
 from builders import echo_rows
-from surefit.core.locks import FILE, is_held, locked
+from surefit.core.locks import FILE, STOP, STOP_TEXT, ask_to_stop, is_held, lock_run, locked
 from surefit.errors import InterruptedRunError, UsageError
 from surefit.run.events import EventTail, read_events
 from surefit.run.run_folder import open_run
-from surefit.ui import started_jobs
 from surefit.ui.watched_runs import Runs, seconds_left
 
 
@@ -162,16 +161,27 @@ def test_a_lock_is_seen_without_being_taken(tmp_path: Path) -> None:
     assert not is_held(path)
 
 
+def test_a_request_to_stop_is_for_one_process_and_another_file_is_kept(tmp_path: Path) -> None:
+    stop = tmp_path / STOP
+    for text, is_kept in ((STOP_TEXT, False), (b"mine", True)):
+        stop.write_bytes(text)
+        with lock_run(tmp_path):
+            assert stop.exists() == is_kept
+            if not is_kept:
+                ask_to_stop(tmp_path)
+        assert stop.exists() == is_kept
+
+
 def test_stop_saves_the_step_and_resuming_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_steps": 6, "generate": {"rows": 0}, "quiet": True}
     output = tmp_path / "run"
 
     def stop(event: Any) -> None:
         if event["event"] == "step" and event["step"] == 3:
-            started_jobs.stop(output)
+            ask_to_stop(output)
 
     with pytest.raises(UsageError, match="not being trained"):
-        started_jobs.stop(output)
+        ask_to_stop(output)
     data: dict[str, Any] = {"data": echo_rows(30), "model": "tiny:llama"}
     with pytest.raises(InterruptedRunError):
         surefit.train(**data, output=str(output), callbacks=[stop], **options)
