@@ -58,6 +58,7 @@ COMMANDS = (
     *(run_commands.evaluate, run_commands.predict, chat.chat),
     *(run_commands.export, run_commands.report, ui.ui),
     *(run_commands.verify, selftest.selftest, listings.tasks, demo.demo, listings.cache),
+    *(listings.rule, listings.schema),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

@@ -74,10 +74,11 @@ def write_report(run: Run) -> Path:
     return run.report_path
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write a page where the user asks for it; a file that is none of surefit's is not replaced."""
+def write_page(path: Path, page: str, mark: str = MARK) -> None:
+    """Write a page where the user asks for it; a file that does not start as surefit's do is not
+    replaced."""
     try:
-        if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK):
+        if path.exists() and not path.read_text("utf-8", "replace").startswith(mark):
             raise UsageError(f"{path} is not a report of surefit, and is not replaced.", ANOTHER)
         files.write_text(path, page)
     except OSError as error:
