@@ -255,6 +255,19 @@ class Run:
 
         return worst(self, count, data)
 
+    def plot(self) -> Any:
+        """Return the curves of the run so far, which notebooks show."""
+        from surefit.results import plot
+
+        return plot(self)
+
+    def confusion(self) -> Any:
+        """Return how often each class was predicted for each true class, as `predictions` returns
+        rows; in a DataFrame, the true classes are the index."""
+        from surefit.results import confusion
+
+        return confusion(self)
+
     def _repr_html_(self) -> str:
         """Return the report of the run, as notebooks show it."""
         from surefit.report.page import as_frame, render
