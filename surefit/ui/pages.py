@@ -187,7 +187,7 @@ def chat_body() -> str:
     )
 
 
-def form_body(values: Mapping[str, str], name: str) -> str:
+def form_body(values: Mapping[str, str], name: str, left_out: Sequence[str] = ()) -> str:
     """Return the form of a new run: a field per config key, with its help."""
     fields = config_fields()
     main = "".join(_field(key, values.get(key, "")) for key in MAIN_KEYS)
@@ -201,8 +201,10 @@ def form_body(values: Mapping[str, str], name: str) -> str:
         f"{''.join(_field(key, values.get(key, '')) for key in keys)}</div></details>"
         for group, keys in groups.items()
     )
+    note = "The run names code, which its folder may not bring here. Fill it in yourself: "
+    missing = f"<p class=warning>{note}{text_of(list(left_out))}</p>" if left_out else ""
     return (
-        f"<form id=new><div class=fields>{main}</div>{more}<div class='bar sticky'>"
+        f"{missing}<form id=new><div class=fields>{main}</div>{more}<div class='bar sticky'>"
         f'<label>Name <input name=":name" value="{escape(name)}" required></label>'
         "<button type=button id=check>Check</button><button>Train</button>"
         "<span id=verdict role=status></span></div></form><div id=others></div>"

@@ -28,16 +28,16 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from surefit.config import RunConfig
 from surefit.core.locks import ask_to_stop
 from surefit.errors import SurefitError, UsageError
 from surefit.report.compare import compared
 from surefit.report.drawn_rows import text_of
-from surefit.report.page import flat, table
+from surefit.report.page import table
 from surefit.ui import pages, started_jobs
 from surefit.ui.started_jobs import Jobs
 from surefit.ui.talks import Talks
 from surefit.ui.watched_runs import Runs
+from surefit.user_code.run_code import recall
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 POLL_SECONDS = 0.5
@@ -209,16 +209,12 @@ class Pages:
 
     def new(self, request: Request) -> Response:
         """Return the form of a new run, filled in with the settings of another one."""
-        values: dict[str, str] = {}
+        values, left_out = dict[str, str](), list[str]()
         if "from" in request.query_params:
-            asked = self.runs.get(request.query_params["from"]).subject().asked
-            usual = flat(RunConfig().model_dump(mode="json"))
-            values = {
-                key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                for key, value in flat(asked).items()
-                if value != usual.get(key) and key != "output"
-            }
-        body = pages.form_body(values, time.strftime("%Y-%m-%d-%H%M%S"))
+            opened = self.runs.get(request.query_params["from"]).open()
+            is_own = recall(opened.plan.get("run_id")) is not None
+            values, left_out = started_jobs.filled_in(opened.config, is_own)
+        body = pages.form_body(values, time.strftime("%Y-%m-%d-%H%M%S"), left_out)
         return _page("New run", body, self.may_change(request))
 
     def chat(self, request: Request) -> Response:
@@ -251,14 +247,15 @@ class Pages:
         self.jobs.train(name, values)
         return JSONResponse({"go": pages.run_address(name)})
 
-    def change(self, request: Request) -> Response:
-        """Stop or resume a run."""
+    def stop(self, request: Request) -> Response:
+        """Ask the process that trains a run to stop after its step."""
+        ask_to_stop(self.runs.get(request.path_params["name"]).open().path)
+        return JSONResponse({})
+
+    def resume(self, request: Request) -> Response:
+        """Start a process that resumes a run."""
         run = self.runs.get(request.path_params["name"])
-        opened = run.open()
-        if request.path_params["what"] == "stop":
-            ask_to_stop(opened.path)
-        else:
-            self.jobs.resume(run.name, opened.path)
+        self.jobs.resume(run.name, run.open().path)
         return JSONResponse({})
 
     async def say(self, request: Request) -> Response:
@@ -386,7 +383,8 @@ def make_app(folder: Path, access: Access) -> Gate:
     post = {
         "/check": shown.check,
         "/train": shown.train,
-        "/do/{what}/{name:path}": shown.change,
+        "/do/stop/{name:path}": shown.stop,
+        "/do/resume/{name:path}": shown.resume,
         "/say/{name:path}": shown.say,
     }
     routes = [Route(path, answer, methods=["GET"]) for path, answer in get.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -9,13 +10,17 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
-from surefit.config import SHORT_KEYS, config_fields
+from pydantic_core import to_jsonable_python
+
+from surefit.config import LOCAL_KEYS, SHORT_KEYS, RunConfig, config_fields
 from surefit.core.foreign import parse_json
 from surefit.errors import UsageError
 from surefit.printable import printable
+from surefit.user_code.named_code import is_code_name
 
 NAME = re.compile(r"\w[\w. -]{0,80}")
 TAIL_BYTES = 8000
@@ -42,6 +47,38 @@ def arguments_of(values: Mapping[str, str]) -> list[str]:
             value = f"[{value}]"
         made.append(f"--set={name}={value}")
     return made
+
+
+def filled_in(config: RunConfig, is_own: bool) -> tuple[dict[str, str], list[str]]:
+    """Return the fields of a form for a run like another one, and the keys that are left out.
+
+    A run folder may be a stranger's: it sets nothing of this machine, and names no code.
+    """
+    values, left_out = dict[str, str](), list[str]()
+    for key, info in config_fields().items():
+        value = attrgetter(key)(config)
+        if key.partition(".")[0] in LOCAL_KEYS or value == info.get_default():
+            continue
+        plain = to_jsonable_python(value)
+        text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+        if not is_own and names_code(plain):
+            left_out.append(key)
+        else:
+            values[key] = text
+    return values, left_out
+
+
+def names_code(value: Any) -> bool:
+    """Return whether a value of a config, or one inside it, is `module:function`.
+
+    >>> names_code("tiny:llama"), names_code({"f1": {"function": "my:f1"}})
+    (False, True)
+    """
+    if isinstance(value, dict):
+        return any(map(names_code, value.values()))
+    if isinstance(value, list):
+        return any(map(names_code, value))
+    return isinstance(value, str) and is_code_name(value)
 
 
 def _command(*arguments: str) -> list[str]:

@@ -188,5 +188,7 @@ def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
     except OSError:
         return
     for entry in inside:
-        if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+        # Names that are no text cannot stand in an address.
+        is_shown = entry.name.isprintable() and not entry.name.startswith(".")
+        if is_shown and entry.is_dir(follow_symlinks=False):
             yield from _run_folders(Path(entry.path), depth - 1)

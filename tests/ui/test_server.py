@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+import yaml
 from starlette.testclient import TestClient
 
 import surefit
@@ -213,6 +215,26 @@ def test_the_form_has_a_field_per_key_with_its_choices(folder: Path) -> None:
     assert "<option>cosine</option>" in text
     assert 'name=model aria-describedby=f-model-help value="tiny:llama"' in text
     assert " name=max_steps" in text
+
+
+def test_a_form_from_a_stranger_s_run_names_no_code_and_no_permission(
+    folder: Path, tmp_path: Path
+) -> None:
+    stranger = tmp_path / "runs" / "stranger"
+    shutil.copytree(folder / "echo", stranger)
+    config = yaml.safe_load((stranger / "config.yaml").read_text())
+    config |= {"optimizer": "os:abort", "trust_remote_code": True, "cache": "/x", "lr": 0.125}
+    config |= {"columns": {"prompt": "question"}}
+    (stranger / "config.yaml").write_text(yaml.safe_dump(config))
+    plan = json.loads((stranger / "plan.json").read_text())
+    (stranger / "plan.json").write_text(json.dumps({**plan, "run_id": "f" * 32}))
+    text = client(tmp_path / "runs").get("/new?from=stranger").text
+    assert 'value="0.125"' in text
+    assert "{&quot;prompt&quot;: &quot;question&quot;}" in text
+    assert "os:abort" not in text
+    assert "Fill it in yourself: optimizer" in text
+    assert 'value="/x"' not in text
+    assert "<option selected>true" not in text
 
 
 def test_a_run_is_started_with_the_options_of_the_form_and_resumed(

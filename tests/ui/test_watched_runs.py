@@ -110,6 +110,7 @@ def test_runs_are_found_and_summarised_and_links_are_not_followed(folder: Path) 
     shutil.copytree(folder / "echo", folder / "group" / "fold-0")
     (folder / "linked").symlink_to(folder / "echo")
     (folder / "notes").mkdir()
+    shutil.copytree(folder / "echo", folder / os.fsdecode(b"\xff"))
     runs = Runs(folder)
     found = {each.name: each for each in runs.summaries()}
     assert set(found) == {"echo", "group/fold-0"}
