@@ -61,7 +61,7 @@ def worst(run: Run, count: int, data: Any = None) -> Any:
 def _whole_table(run: Run, data: Any) -> Table:
     """Return the rows that the row numbers of a Store count."""
     config = run.config
-    named = config.eval_data or config.data
+    named = config.eval_data or list(config.data)
     part: Part = "test" if data is not None or config.eval_data else "train"
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         return open_table(named if data is None else data, config.read, config.on_bad_file, part)
