@@ -170,6 +170,9 @@ class Reading(Section):
     missing: tuple[str, ...] | None = None
     """Texts that stand for a missing value in columns of numbers, dates and categories, in any
     case. Default: NA, N/A, NaN, null, ?, - and the like."""
+    roles: dict[str, str] = Field({})
+    """What the roles of messages are, where they have names of their own: {client: user, agent:
+    assistant}."""
     label_from: str | None = None
     """A regular expression, searched in the names of files that are a row each (images, audio,
     .npy, .txt); its first group is the label, such as (\\d)_.*"""

@@ -43,7 +43,7 @@ from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import IDX, Opened, labels_beside, reading_file
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
-from surefit.data.forms import spread_columns
+from surefit.data.forms import name_roles, spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.objects import dict_splits, open_object
 from surefit.data.roles import get_role
@@ -128,7 +128,8 @@ def open_table(
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
-    return read_named_files(spread_columns(table), reading or Reading())
+    reading = reading or Reading()
+    return read_named_files(name_roles(spread_columns(table), reading.roles), reading)
 
 
 def _open_paths(
