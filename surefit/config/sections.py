@@ -173,6 +173,9 @@ class Reading(Section):
     roles: dict[str, str] = Field({})
     """What the roles of messages are, where they have names of their own: {client: user, agent:
     assistant}."""
+    decimal: Literal["point", "comma"] | None = None
+    """The decimal mark of numbers in delimited text; with it, grouped thousands and signs of
+    currencies are read, too: 1.234,50 €. Default: only plain numbers, such as 1234.5, are read."""
     label_from: str | None = None
     """A regular expression, searched in the names of files that are a row each (images, audio,
     .npy, .txt); its first group is the label, such as (\\d)_.*"""
