@@ -78,7 +78,7 @@ def write_lengths(path: Path, num_rows: int) -> None:
 
 def make_batches(lengths: Any, case: Case) -> Any:
     """The order as planning makes it."""
-    from surefit.batches.cut_steps import block_rows
+    from surefit.batches.permutation import block_rows
     from surefit.batches.order import Batches
 
     settings = {"grad_accum": 1, "max_tokens": None, "padding_free": False, **LAYOUTS[case.layout]}
