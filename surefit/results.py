@@ -103,7 +103,7 @@ def confusion(run: Run) -> Any:
 def _whole_table(run: Run, data: Any) -> Table:
     """Return the rows that the row numbers of a Store count."""
     config = run.config
-    named = config.eval_data or config.data
+    named = config.eval_data or list(config.data)
     if data is None and not named:
         raise UsageError(
             f"{run.path} was trained on rows passed from Python, which it does not hold.",

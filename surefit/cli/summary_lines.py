@@ -174,6 +174,7 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
         f"{ledger.rows:,}: {ledger.train_rows:,} training, {ledger.eval_rows:,} validation, "
         f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated{split}",
     )
+    yield from ((f"source {name}", ledger.of_source(name)) for name in ledger.sources)
     factor = plan.config.augmentation_factor
     if factor > 1:
         yield (

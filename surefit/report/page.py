@@ -300,6 +300,7 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
         yield "training blocks", ledger.train_blocks
         yield "validation blocks", ledger.eval_blocks
     yield "per training epoch", ledger.per_epoch
+    yield from ((f"source {name}", ledger.of_source(name)) for name in ledger.sources)
     if ledger.dropped_views:
         yield "dropped augmented copies", describe_counts(ledger.dropped_views)
     if ledger.unit == "tokens" and ledger.target_unit == "tokens":
