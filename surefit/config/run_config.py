@@ -121,6 +121,10 @@ class RunConfig(Section):
     """How a long table of series is cut into windows."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
+    adapter: Literal["continue", "stack", "merge"] | None = None
+    """What becomes of the LoRA adapters that --model brings (a run, an export, a folder of peft).
+    continue (the default): train them further; stack: keep them, and train new ones on top; merge:
+    merge them into the weights, which are then trained (or new adapters, with lora.r)."""
     lr: float | None = Field(None, gt=0)
     """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
     lr_by: dict[str, float] = Field({})
@@ -321,6 +325,14 @@ class RunConfig(Section):
         schedule = info.data.get("schedule", users[0])
         if value and schedule not in users:
             raise ValueError(f"it has no effect with schedule: {schedule}")
+        return value
+
+    @field_validator("adapter")
+    @classmethod
+    def _has_rank(cls, value: str | None, info: ValidationInfo) -> str | None:
+        lora = info.data.get("lora")
+        if value == "stack" and lora is not None and not lora.r:
+            raise ValueError("stack trains new adapters; set lora.r to their rank")
         return value
 
     @field_validator("metrics", mode="before")
