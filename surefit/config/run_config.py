@@ -17,6 +17,7 @@ from surefit.config.input_sections import Audio, Augmentation, FeatureShape, Ima
 from surefit.config.sections import (
     LOCAL,
     EarlyStopping,
+    EmbeddingOptions,
     FieldChoice,
     Forecast,
     Generation,
@@ -117,6 +118,8 @@ class RunConfig(Section):
     """How the classes of rows and words count in the loss."""
     preference: PreferenceOptions = PreferenceOptions()
     """How preferences become a loss, for the task preference."""
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    """How pairs and triplets of texts become a loss, for the task embedding."""
     forecast: Forecast = Forecast()
     """How a long table of series is cut into windows."""
     lora: Lora = Lora()
@@ -188,8 +191,9 @@ class RunConfig(Section):
     """How validation rows are split off the training data."""
     eval_every: int | None = Field(None, ge=1)
     """Evaluate every N steps. Default: once per epoch."""
-    eval_at_start: bool = False
-    """Also evaluate before the first step."""
+    eval_at_start: bool | None = None
+    """Also evaluate before the first step. Default: for a trained model of the task embedding,
+    which has no other baseline."""
     save_every: int | None = Field(None, ge=1)
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)

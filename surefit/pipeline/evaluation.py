@@ -146,7 +146,8 @@ def _measure(
         if sums:
             reduced = {key: group.reduce(value) for key, value in sums.items()}
             found |= _figures(name, metrics[name], reduced)
-    return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
+    figures = {name: each.figure(group.gather) for name, each in own.items()}
+    return {**found, **{name: value for name, value in figures.items() if value is not None}}
 
 
 def judged_outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:
