@@ -25,9 +25,9 @@ from surefit.models.model_source import ModelSource
 from surefit.models.pretrained import Pretrained, read_pretrained
 from surefit.models.quantize import prepare_quantized
 from surefit.models.transformers_models import quiet_transformers
-from surefit.targets.embeddings import save_modules
 from surefit.targets.generation import SHAPING
 from surefit.targets.sampling import NOT_SAVED
+from surefit.targets.sentence_folder import save_modules
 from surefit.targets.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 

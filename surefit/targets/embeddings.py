@@ -16,8 +16,6 @@ import xxhash
 
 from surefit.batches.branches import LENGTHS, SIDE
 from surefit.batches.field import Field
-from surefit.core import files
-from surefit.core.foreign import read_json
 from surefit.data.data_rules import WRONG_TYPE
 from surefit.data.table import Table
 from surefit.errors import UsageError
@@ -28,6 +26,7 @@ from surefit.inputs.encoder_state import Embedding, FittedTarget, NumberScales
 from surefit.inputs.store import Store
 from surefit.inputs.text.text_reading import TOKENS, encode_several
 from surefit.targets.metrics.own_metric import Collected, OwnMetric
+from surefit.targets.sentence_folder import read_pooling
 from surefit.targets.task_spec import Batch, Loss, full_precision
 
 if TYPE_CHECKING:
@@ -61,9 +60,6 @@ NO_NEGATIVES = rule(
     "one row, the loss is always 0.",
     fix="Set batch_size to 8 or more.",
 )
-POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}
-POOLINGS |= {"last": "pooling_mode_lasttoken"}
-"""How the vectors of tokens become one, and what sentence-transformers calls it."""
 
 
 def is_scored(encoder: Encoder) -> bool:
@@ -109,25 +105,6 @@ def settle_embedding(
         raise NO_NEGATIVES.error("batch_size is 1, and the rows have no negatives of their own.")
     pooling = given.get("pooling") or read_pooling(Path(model)) or "mean"
     return Embedding(**{**given, "loss": loss, "pooling": pooling})
-
-
-def read_pooling(folder: Path) -> str | None:
-    """Return how a model of sentence-transformers pools; None where its folder does not say."""
-    if not (folder / "modules.json").is_file():
-        return None
-    modules = [str(each["type"]) for each in read_json(folder / "modules.json", list[Any])]
-    other = [kind for kind in modules if not kind.endswith(("Transformer", "Pooling", "Normalize"))]
-    path = folder / "1_Pooling" / "config.json"
-    known = read_json(path, dict[str, Any]) if path.is_file() else {}
-    stated = str(known.get("pooling_mode", "")).replace("lasttoken", "last")
-    found = [name for name, key in POOLINGS.items() if known.get(key) or stated == name]
-    if other or len(found) != 1:
-        what = f"the module {other[0]}" if other else "another pooling than mean, cls or last"
-        raise UsageError(
-            f"{folder} has {what}, which surefit does not compute.",
-            "Pass a model of transformers, or train it with sentence-transformers.",
-        )
-    return found[0]
 
 
 def fit_scores(
@@ -378,31 +355,3 @@ METRICS = {name: AmongRows(name, measure) for name, measure in MEASURES.items()}
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
     """Return the vector of each text."""
     return [{"prediction": each} for each in vectors_of(outputs, batch, encoder)[0].tolist()]
-
-
-def save_modules(encoder: Encoder, config: Any, folder: Path) -> None:
-    """Write what makes a model's folder one of sentence-transformers, which gives the vectors."""
-    settings = encoder.settings.embedding
-    if settings is None:
-        return
-    kinds = ("Transformer", "Pooling", "Normalize")
-    modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": f"{number}_{kind}" if number else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for number, kind in enumerate(kinds)
-    ]
-    size = config.get_text_config().hidden_size
-    pooling = {key: name == settings.pooling for name, key in POOLINGS.items()}
-    files.write_json(folder / "modules.json", modules)
-    limit = {"max_seq_length": encoder.max_length, "do_lower_case": False}
-    files.write_json(folder / "sentence_bert_config.json", limit)
-    about = {"similarity_fn_name": "cosine"}
-    files.write_json(folder / "config_sentence_transformers.json", about)
-    for number, kind in enumerate(kinds[1:], start=1):
-        (folder / f"{number}_{kind}").mkdir()
-    sizes = {"word_embedding_dimension": size, **pooling}
-    files.write_json(folder / "1_Pooling" / "config.json", sizes)

@@ -13,6 +13,7 @@ import torch
 import surefit
 from builders import WORDS, echo_rows, events_of, stop_at, weights_of, write_jsonl
 from surefit.batches.branches import LENGTHS, SIDE, cut_row
+from surefit.cli import run as command
 from surefit.config.sections import EmbeddingOptions
 from surefit.errors import UsageError
 from surefit.inputs.encoder import Encoder
@@ -256,3 +257,10 @@ def test_sentence_transformers_has_the_same_vectors_and_losses(
     scores = torch.tensor([rows[n].get("score", 0) / 5 for n in chosen_rows])
     theirs.eval()
     assert first_loss(plan) == pytest.approx(float(measures[loss]()(features, scores)), rel=1e-4)
+
+
+def test_a_row_is_shown_text_by_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(write_jsonl(tmp_path / "rows.jsonl", TRIPLETS))
+    options = ["--model", "tiny:bert", "--task", "embedding", "--row", "1"]
+    assert command(["inspect", data, *options]) == 0
+    assert f"⟨block 3⟩{TRIPLETS[1]['negative']}" in capsys.readouterr().out
