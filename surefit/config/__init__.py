@@ -1,5 +1,6 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
+from surefit.config.config_schema import config_schema
 from surefit.config.input_sections import (
     Audio,
     Augmentation,
@@ -57,6 +58,7 @@ __all__ = [
     "Splitting",
     "Switch",
     "config_fields",
+    "config_schema",
     "config_yaml",
     "joint_name",
     "joint_parts",
