@@ -12,7 +12,13 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors, note
 from surefit.models.embedding_noise import refuse_noise
 from surefit.models.named_modules import MakeNamed
-from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
+from surefit.models.optimizer import (
+    DEFAULT,
+    OptimizerSettings,
+    check_closure,
+    check_rates,
+    find_kind,
+)
 from surefit.pipeline.open_pipeline import Choices, apply_choices
 from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job, Pipeline
@@ -78,7 +84,9 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
     config, name, own = d.config, d.config.optimizer, d.pipeline.loss
     if isinstance(own, OwnStep):
         make: Any = MakeNamed(d.pipeline.module, own.parts_of)
-        return replace(next(iter(own.parts_of.values())).settings, passed=make), ()
+        settings = replace(next(iter(own.parts_of.values())).settings, passed=make)
+        check_closure(settings, d.pipeline.module)
+        return settings, ()
     code = name if ":" in name else None
     passed, found = own_function("optimizer", code, d.objects.optimizer, d.request.code)
     check_rates(d.pipeline.module, config.lr_by, passed)
@@ -90,6 +98,8 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
         )
     lr = config.lr or d.built.default_lr
     settings = OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed, config.ema)
+    if passed is not None:
+        check_closure(settings, d.pipeline.module)
     if config.ema is not None:
         steps = round(1 / (1 - config.ema))
         message = (
