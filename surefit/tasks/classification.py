@@ -145,13 +145,14 @@ PLAIN_IMAGE = replace(IMAGE, plan=plan_plain_images, changes=box_changes)
 
 DETECTION = TaskSpec(
     name="detection",
-    summary="boxes and classes of the objects in an image, by a module of your own that takes "
-    "(images, targets) as torchvision's do",
+    summary="boxes, classes and masks of the objects in an image, by a module of your own that "
+    "takes (images, targets) as torchvision's do",
     needs=(("image", "boxes", "label"),),
-    roles=(detected_objects.BOXES, detected_objects.LABELS),
-    targets=("boxes", "label"),
+    optional=("masks",),
+    roles=(detected_objects.BOXES, detected_objects.LABELS, detected_objects.MASKS),
+    targets=("boxes", "label", "masks"),
     reads=Reads(detected_objects.takes, exact_targets=False, inputs=(PLAIN_IMAGE,)),
-    fields=detected_objects.FIELDS,
+    fields=detected_objects.fields,
     encode=detected_objects.encode,
     fit=detected_objects.fit,
     count_targets=lambda columns: 1,
