@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -372,19 +371,6 @@ def parameters_by_rate(
         if weight.requires_grad:
             found.setdefault(rates.get(id(weight), lr), []).append(weight)
     return found
-
-
-def check_closure(settings: OptimizerSettings, module: nn.Module) -> None:
-    """Refuse an optimizer passed in whose step needs a closure, as that of LBFGS does."""
-    made = settings.make(module)
-    for part in getattr(made, "parts", (made,)):
-        given = inspect.signature(part.step).parameters.get("closure")
-        if given is not None and given.default is given.empty:
-            raise UsageError(
-                f"{type(part).__name__}.step needs a closure that computes the loss again; a step "
-                "here has one forward and one backward pass.",
-                "Use an optimizer that steps by gradients, such as AdamW, SGD or Rprop.",
-            )
 
 
 def check_rates(module: nn.Module, lr_by: Mapping[str, float], passed: Any) -> None:

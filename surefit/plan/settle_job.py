@@ -15,7 +15,6 @@ from surefit.models.named_modules import MakeNamed
 from surefit.models.optimizer import (
     DEFAULT,
     OptimizerSettings,
-    check_closure,
     check_rates,
     find_kind,
 )
@@ -33,8 +32,6 @@ from surefit.plan.probe_targets import probe_targets
 from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
 from surefit.targets.baselines import TREES, measure_trees
-
-DEFAULT_ROWS = 8
 
 
 def settle_task(d: Draft) -> tuple[Pipeline, Findings]:
@@ -67,8 +64,10 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
             f"batch_size is auto and max_tokens {tokens}: both bound a micro-batch.",
             "Use one of them.",
         )
-    if size == "auto":  # a step is one micro-batch until it is chosen
-        size, accum = DEFAULT_ROWS * accum, 1
+    if fit_in_memory.is_chosen(d):  # a step is one micro-batch until it is chosen
+        size, accum = fit_in_memory.usual_rows(d) * accum, 1
+    elif not isinstance(size, int):
+        size = fit_in_memory.DEFAULT_ROWS
     order = None if config.order == "auto" else config.order
     count = d.request.processes or num_processes()
     batches = Batches(d.train.lengths, config.seed, size, accum, count, tokens, order=order)
@@ -84,9 +83,7 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
     config, name, own = d.config, d.config.optimizer, d.pipeline.loss
     if isinstance(own, OwnStep):
         make: Any = MakeNamed(d.pipeline.module, own.parts_of)
-        settings = replace(next(iter(own.parts_of.values())).settings, passed=make)
-        check_closure(settings, d.pipeline.module)
-        return settings, ()
+        return replace(next(iter(own.parts_of.values())).settings, passed=make), ()
     code = name if ":" in name else None
     passed, found = own_function("optimizer", code, d.objects.optimizer, d.request.code)
     check_rates(d.pipeline.module, config.lr_by, passed)
@@ -98,8 +95,6 @@ def settle_optimizer(d: Draft) -> tuple[OptimizerSettings, Findings]:
         )
     lr = config.lr or d.built.default_lr
     settings = OptimizerSettings(lr, config.weight_decay, config.lr_by, kind, passed, config.ema)
-    if passed is not None:
-        check_closure(settings, d.pipeline.module)
     if config.ema is not None:
         steps = round(1 / (1 - config.ema))
         message = (
@@ -185,7 +180,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
 
 def has_known_batches(d: Draft) -> bool:
     """Return whether the batches do not depend on the memory that is free now."""
-    return d.config.batch_size != "auto" and d.batches.block_rows == 1
+    return not fit_in_memory.is_chosen(d) and d.batches.block_rows == 1
 
 
 def has_trees(d: Draft) -> bool:

@@ -141,7 +141,9 @@ def plan_plain_images(given: Planned) -> tuple[FittedInput, list[Finding]]:
     return replace(read, image_hints=hints), found
 
 
-PLAIN_IMAGE = replace(IMAGE, plan=plan_plain_images, changes=box_changes)
+PLAIN_IMAGE = replace(
+    IMAGE, plan=plan_plain_images, changes=box_changes, is_small=lambda encoder: False
+)
 
 DETECTION = TaskSpec(
     name="detection",

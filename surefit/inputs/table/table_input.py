@@ -306,4 +306,5 @@ TABLE = RowInput(
     lambda encoder: {"features": FIELD},
     reader=Gathered,
     takes=has_columns,
+    is_small=lambda encoder: True,
 )
