@@ -61,6 +61,7 @@ def worst(run: Run, count: int, data: Any = None) -> Any:
 def _whole_table(run: Run, data: Any) -> Table:
     """Return the rows that the row numbers of a Store count."""
     config = run.config
+    data = run.rows_object if data is None else data
     named = config.eval_data or config.data
     part: Part = "test" if data is not None or config.eval_data else "train"
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
