@@ -73,7 +73,7 @@ def finding(plan: Any, code: str) -> Any:
     return found
 
 
-@setup("Ordered classes", "issue")
+@setup("Ordered classes", "")
 def ordinal() -> str:
     x = normal(300, 4)
     grade = np.digitize(x.sum(1), [-2, 0, 2])
@@ -90,7 +90,7 @@ def ordinal() -> str:
     return f"accuracy {run.metrics['accuracy']:.2f}"
 
 
-@setup("Patients with several rows: whole patients in one set, classes balanced", "issue")
+@setup("Patients with several rows: whole patients in one set, classes balanced", "")
 def grouped() -> str:
     patient = np.repeat(np.arange(60), 10)
     frame = pd.DataFrame({"patient": patient, "ill": (patient % 5 == 0).astype(int)})
@@ -107,7 +107,7 @@ def grouped() -> str:
     return f"{advice[0]} advises it; {share:.0%} ill among the validation patients, 20% of all"
 
 
-@setup("The latest rows for validation, with a gap", "issue")
+@setup("The latest rows for validation, with a gap", "")
 def by_time() -> str:
     day = pd.date_range("2024-01-01", periods=400)
     frame = pd.DataFrame(
@@ -122,7 +122,7 @@ def by_time() -> str:
     return f"{advice[0]} advises it; 7 days from the last training row to the first validation row"
 
 
-@setup("A column `split` with train, validation and test", "issue")
+@setup("A column `split` with train, validation and test", "")
 def by_column() -> str:
     rows = {**of_rows(), "split": np.where(np.arange(200) % 10, "train", "validation")}
     plan = surefit.check(data=rows, model=mlp(8, 16, 2), quiet=True)
@@ -130,7 +130,7 @@ def by_column() -> str:
     return "used, and named in the plan"
 
 
-@setup("Several validation sets", "issue")
+@setup("Several validation sets", "")
 def named_sets() -> str:
     run = train(
         data=of_rows(), eval_data={"near": of_rows(40), "far": of_rows(40)}, model=mlp(8, 16, 2)
@@ -436,7 +436,7 @@ def lbfgs() -> str:
     return f"refused: {reason}"
 
 
-@setup("Labelled and unlabelled rows in one batch", "Lightning-AI/pytorch-lightning#12650")
+@setup("Labelled and unlabelled rows in one batch", "CombinedLoader of Lightning")
 def half_labelled() -> str:
     data = of_rows()
     data["label"] = np.where(np.arange(200) % 2, data["label"], -1)
@@ -453,7 +453,7 @@ def half_labelled() -> str:
     return f"`loss_right` {run.metrics['loss_right']:.2f} by labelled rows"
 
 
-@setup("A loss of gradients with respect to inputs (PINN)", "Lightning-AI/pytorch-lightning#4447")
+@setup("A loss of gradients with respect to inputs (PINN)", "Lightning-AI/pytorch-lightning#15765")
 def pinn() -> str:
     class Field(nn.Module):
         def __init__(self) -> None:
@@ -477,7 +477,7 @@ def pinn() -> str:
     return f"loss {run.metrics['loss']:.4f}"
 
 
-@setup("A DataLoader with a WeightedRandomSampler", "pytorch/pytorch#46176")
+@setup("A DataLoader with a WeightedRandomSampler", "pytorch/ignite#1080")
 def sampler() -> str:
     data = of_rows()
     rows = torch.utils.data.TensorDataset(
@@ -515,7 +515,7 @@ def bpr() -> str:
     return f"loss {run.metrics['loss']:.2f}"
 
 
-@setup("An amount with its uncertainty: two outputs, Gaussian likelihood", "pytorch/pytorch#1774")
+@setup("An amount with its uncertainty: two outputs, Gaussian likelihood", "pytorch/pytorch#48520")
 def uncertain() -> str:
     x = normal(300, 4)
     run = train(
@@ -591,7 +591,7 @@ def maml() -> str:
     return f"loss {run.metrics['loss']:.2f}"
 
 
-@setup("Mixup in a `collate_fn`, soft labels", "huggingface/pytorch-image-models#1345")
+@setup("Mixup in a `collate_fn`, soft labels", "autogluon/autogluon#1730")
 def mixup() -> str:
     def collate(rows: Any) -> Any:
         x = torch.stack([r["x"] for r in rows])
