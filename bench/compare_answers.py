@@ -24,7 +24,7 @@ from surefit.targets.metrics.token_metrics import answer_tokens
 
 if TYPE_CHECKING:
     from surefit.pipeline.pipeline import Pipeline
-    from surefit.targets.task_spec import Sample
+    from surefit.targets.generation import Sample
 
 BATCH_ROWS = 16
 SCORES = ("precision", "recall", "token_f1")

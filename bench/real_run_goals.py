@@ -136,12 +136,12 @@ def _same_again(done: Finished) -> float:
     import surefit
     from surefit.data.open_data import open_table
     from surefit.inputs.encoder import load_encoder
-    from surefit.inputs.image.image_reading import pixel_format
+    from surefit.inputs.encoder_state import as_fitted
 
     (new,) = done.files("new_data")
     lines = done.surefit("predict", "run", "--data", new).splitlines()
     encoder = load_encoder(done.run / "model")
-    form = pixel_format(encoder)
+    form = as_fitted(encoder.input.pixels)
     pixels = np.stack(
         [form.pixel_values(row[encoder.roles["image"]]) for row in open_table(new).rows()]
     )

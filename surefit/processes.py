@@ -19,6 +19,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -368,9 +369,16 @@ def _wait_for_others() -> str:
     """
     from torch import distributed
 
-    try:
-        distributed.monitored_barrier(object_group(), timeout=END, wait_all_ranks=True)
-    except RuntimeError as error:
-        missing = re.search(r"Ranks ([\d, ]+) failed", message_of(error)) if is_main() else None
-        return f"Process {missing[1].strip(' ,')}" if missing else ""
-    return ""
+    missing: list[str] = []
+
+    def wait() -> None:
+        try:
+            distributed.monitored_barrier(object_group(), timeout=END, wait_all_ranks=True)
+        except RuntimeError as error:
+            if is_main() and (ranks := re.search(r"Ranks ([\d, ]+) failed", message_of(error))):
+                missing.append(f"Process {ranks[1].strip(' ,')}")
+
+    waiting = threading.Thread(target=wait, daemon=True)  # gloo keeps no timeout without a network
+    waiting.start()
+    waiting.join(2 * END.total_seconds())
+    return missing[0] if missing else ""

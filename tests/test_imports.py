@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,6 +108,24 @@ def test_the_explainer_imports_itself_and_the_standard_library() -> None:
 def test_no_two_modules_have_one_name() -> None:
     names = [path.name for path in PACKAGE.rglob("*.py") if not path.name.startswith("__")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_scripts_and_tests_import_what_is_there() -> None:
+    root = PACKAGE.parent
+    missing = []
+    for path in (
+        each for room in ("bench", "scripts", "tests") for each in root.glob(f"{room}/**/*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if not isinstance(node, ast.ImportFrom) or not module.startswith("surefit"):
+                continue
+            inside = importlib.import_module(module)
+            folder = root / module.replace(".", "/")
+            for name in (alias.name for alias in node.names):
+                if not hasattr(inside, name) and not list(folder.glob(f"{name}*")):
+                    missing.append(f"{path.relative_to(root)}:{node.lineno}: {module}.{name}")
+    assert missing == []
 
 
 def loaded_by(code: str) -> set[str]:

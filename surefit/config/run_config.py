@@ -282,7 +282,7 @@ class RunConfig(Section):
     def _named_sets(cls, value: Any) -> Any:
         """Return NAME=path of each validation set as a mapping; a file of that name is a path."""
         paths = [value] if isinstance(value, str) else value
-        if not isinstance(paths, list | tuple):
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
             return value
         named = [None if os.path.exists(path) else SET_NAME.match(path) for path in paths]
         if not any(named):

@@ -72,6 +72,33 @@ def is_almost_number(text: str) -> bool:
     return text.casefold() in MISSING_MARKERS or _OTHER_NOTATION.fullmatch(text) is not None
 
 
+DECIMALS = {"point": ".", "comma": ","}
+"""What may be between whole number and fraction; the other one then groups thousands."""
+_SIGNS, _SPACES = "$€£¥₹", " \u00a0\u202f"
+
+
+def notation(name: str) -> str:
+    """Return the pattern of numbers with this decimal mark, grouped thousands, currency or percent.
+
+    >>> [bool(re.fullmatch(notation("comma"), text)) for text in ("1.234,5 €", "1.2.3", "1,5 kg")]
+    [True, False, False]
+    """
+    decimal = DECIMALS[name]
+    (group,) = {*DECIMALS.values()} - {decimal}
+    space, sign = f"[{_SPACES}]?", f"[{_SIGNS}]?"
+    whole = rf"(\d{{1,3}}([{group}'’_{_SPACES}]\d{{3}})+|\d+)"
+    return rf"[-+−]?{space}{sign}{space}{whole}([{decimal}]\d+)?{space}[%{_SIGNS}]?"
+
+
+def as_plain_numbers(cells: pa.Array, name: str) -> pa.Array:
+    """Return cells with the numbers of a notation written as 1234.5; others stay as they are."""
+    fits, decimal = pc.match_substring_regex(cells, f"^({notation(name)})$"), DECIMALS[name]
+    bare = pc.replace_substring(
+        pc.replace_substring_regex(cells, rf"[^\d{decimal}−-]", ""), "−", "-"
+    )
+    return pc.if_else(fits, pc.replace_substring(bare, decimal, "."), cells)
+
+
 ORDERS = ("ymd", "mdy", "dmy", "ymd or mdy", "ymd or dmy", "time")
 """The possible orders of year, month and day, and times of day alone; the first that fits a whole
 column is used."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from surefit import __version__
 from surefit.config import RunConfig, config_yaml, make_config, read_yaml
@@ -41,9 +41,11 @@ RUN_FORMAT = 2
 """Written to plan.json; runs of another format are refused."""
 BEGINNING = ("config.yaml", "plan.json", digests.FILE)
 PLAN_TYPES: dict[str, type[Any]] = {
-    "task": str,
-    "steps": int,
-    **dict.fromkeys(("model", "ledger", "baselines", "choices", "objects", "config"), dict),
+    **dict.fromkeys(("task", "data_key", "eval_key", "run_id", "version"), str),
+    **dict.fromkeys(("steps", "num_processes"), int),
+    **dict.fromkeys(
+        ("model", "ledger", "baselines", "choices", "objects", "config", "stores"), dict
+    ),
     **dict.fromkeys(("findings", "spans"), list),
 }
 """What other parts of surefit rely on in a stored plan."""
@@ -334,6 +336,17 @@ class Run:
             )
 
 
+class StoredPlan(dict[str, Any]):
+    """The plan as it was stored; a key that it lacks is a fault of its file."""
+
+    def __init__(self, loaded: dict[str, Any], path: Path) -> None:
+        super().__init__(loaded)
+        self.path = path
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise UsageError(f"{self.path} has no {key!r}.", "Restore the file from a copy of the run.")
+
+
 def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
     """Return the plan that was read from a file, if it has the types that surefit relies on."""
     if not isinstance(loaded, dict) or not {"model", "steps", "task"} <= loaded.keys():
@@ -343,7 +356,7 @@ def check_plan(loaded: Any, path: Path) -> dict[str, Any]:
             found = type(loaded[key]).__name__
             message = f"{path}: {key} is a {found}; expected a {kind.__name__}."
             raise UsageError(message, "Restore the file from a copy of the run.")
-    return loaded
+    return StoredPlan(loaded, path)
 
 
 def open_run(path: str | Path, trust_code: Iterable[str] = ()) -> Run:

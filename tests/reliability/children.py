@@ -292,7 +292,7 @@ def _arm(folder: Path, fault: Fault) -> None:
 
 def _stop_after(folder: Path, fault: Fault) -> None:
     """Be killed, or wait, once the run has written so many events."""
-    from surefit.training import observers as training
+    from surefit.training import watches as training
 
     write_events = training.event_writer
 

@@ -7,7 +7,7 @@
 A case is a good file after a few changes, which its target and its number alone decide: bytes are
 cut, overwritten and repeated, values of JSON and YAML replaced, dropped and renamed. The target
 reads it as commands do. Anything but a result or an error of surefit is a failure: another
-exception, a crash, more than 20 s. Cases run in forks under a limit of memory.
+exception, a crash, more than 20 s of CPU. Cases run in forks under a limit of memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,13 @@ from surefit.errors import SurefitError
 from surefit.printable import printable
 
 CASE_SECONDS = 20
+"""Of CPU time; a case that waits may take six times as long."""
 MEMORY_BYTES = 3 << 30
 """How much a batch may allocate beyond what the imports hold."""
+TIMERS = (
+    (signal.SIGPROF, signal.ITIMER_PROF, CASE_SECONDS),
+    (signal.SIGALRM, signal.ITIMER_REAL, 6 * CASE_SECONDS),
+)
 BATCH_SECONDS = 6.0
 """Of one target in its turn, with --minutes."""
 PIECES = (
@@ -139,25 +144,31 @@ def _hang(number: int, frame: FrameType | None) -> None:
     raise HangError
 
 
+def _disarm() -> None:
+    for _, timer, _ in TIMERS:
+        signal.setitimer(timer, 0)
+
+
 def failure_of(target: Target, number: int, seed: int) -> str | None:
     """What is wrong with a case: type, message and where it was raised; None if nothing is."""
     content = made_by(target, number, seed)
-    signal.signal(signal.SIGALRM, _hang)
-    signal.alarm(CASE_SECONDS)
+    for sent, timer, seconds in TIMERS:
+        signal.signal(sent, _hang)
+        signal.setitimer(timer, seconds)
     try:
         target.read(content)
     except SurefitError as error:
-        signal.alarm(0)
+        _disarm()
         return None if error.message else "an error without a message"
     except BaseException as error:
-        signal.alarm(0)
+        _disarm()
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if f"{os.sep}surefit{os.sep}" in frame.filename]
         inside = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in own[:-4:-1])
         text = (str(error).strip() or "-").splitlines()[0]
         return f"{type(error).__name__}: {text:.200} [{inside}]"
     finally:
-        signal.alarm(0)
+        _disarm()
     return None
 
 

@@ -98,7 +98,9 @@ def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: sign
     save_ragged(tmp_path / "data.npz", feature_rows(400))
     arguments = ["--data", "data.npz", "--model", write_module(tmp_path, dropout=0.2)]
     arguments += ["--epochs", "4000", "--batch-size", "4", "--output", "run"]
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, a run ignores it
     process = start_python(tmp_path, *TRAIN, *arguments)
+    signal.signal(signal.SIGHUP, before)
     wait_for_steps(tmp_path / "run", 20)
     process.send_signal(sent)
     _, said = process.communicate(timeout=600)

@@ -258,7 +258,7 @@ def _write(path: Path, default: str, reading: Reading, target: Path) -> list[Fin
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
             check_expansion(path, texts.stat().st_size)
     written = map_arrow(texts)
-    inferred = infer_columns(names, written, headers, markers_of(reading))
+    inferred = infer_columns(names, written, headers, markers_of(reading), reading.decimal)
     read = inferred.columns if inferred.num_rows else ()
     schema = pa.schema([(column.name, column.kind) for column in read])
     with pa.ipc.new_file(target, schema) as writer:

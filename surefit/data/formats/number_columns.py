@@ -15,20 +15,23 @@ import pyarrow.compute as pc
 from surefit.config import set_option
 from surefit.data.roles import ROLES
 from surefit.data.written_values import (
+    DECIMALS,
     INTEGER,
     NUMBER,
+    as_plain_numbers,
     describe_missing,
     is_almost_number,
     is_code,
+    notation,
 )
 from surefit.findings import Finding, rule
 
 NOT_ALL_NUMBERS = rule(
     "SF118",
     "warning",
-    "a few cells that are not numbers",
+    "cells that are not plain numbers",
     why=(
-        "A column is read as numbers only if every cell is a number. A few other cells turn all of "
+        "A column is read as numbers only if every cell is a plain number. Other cells turn all of "
         "it into text: a target is refused, an input becomes categories or is left out."
     ),
     fix=(
@@ -57,6 +60,7 @@ SHOWN_COLUMNS = 8
 _GIVE_UP_SHARE = 0.25
 _GIVE_UP_CELLS = 20
 _KEPT_CELLS = 50
+_FIT_SHARE = 0.95
 
 QUOTED = ("prompt", "answer")
 """Roles of texts that may be numbers."""
@@ -80,6 +84,8 @@ class Column:
     name: str
     markers: pa.Array
     """How blank cells and missing values are written, in lower case."""
+    decimal: str | None = None
+    """The decimal mark of `read.decimal`."""
     has_numbers: bool = False
     has_fractions: bool = False
     num_blank: int = 0
@@ -104,7 +110,7 @@ class Column:
 
     def look_at(self, cells: pa.Array, lines: pa.Array, first: int) -> None:
         """Count the cells of the next rows, which begin with the row `first`."""
-        cells = pc.utf8_trim_whitespace(cells)
+        cells = self._plain(cells)
         is_missing = np.asarray(pc.is_in(pc.utf8_lower(cells), self.markers))
         is_number = np.asarray(_matches(cells, NUMBER)) & ~is_missing
         is_whole = np.asarray(_matches(cells, INTEGER))
@@ -125,9 +131,13 @@ class Column:
             return pa.nulls(len(cells))
         if self.kind == pa.string():
             return pc.if_else(pc.equal(cells, ""), none, cells)
-        cells = pc.utf8_trim_whitespace(cells)
+        cells = self._plain(cells)
         is_missing = pc.is_in(pc.utf8_lower(cells), self.markers)
         return pc.utf8_ltrim(pc.if_else(is_missing, none, cells), "+").cast(self.kind)
+
+    def _plain(self, cells: pa.Array) -> pa.Array:
+        cells = pc.utf8_trim_whitespace(cells)
+        return as_plain_numbers(cells, self.decimal) if self.decimal else cells
 
     def _add_odd(self, cell: str, row: int, line: int) -> None:
         self.num_odd += 1
@@ -138,6 +148,14 @@ class Column:
             self.odd[cell].count += 1
         elif len(self.odd) < _KEPT_CELLS:
             self.odd[cell] = _Cell(1, row, line)
+
+    @property
+    def decimals(self) -> set[str]:
+        """The decimal marks with which nearly all cells are numbers; none if they are already."""
+        if self.is_text or self.num_text > MAX_TEXT_SHARE * self.num_odd:
+            return set()
+        fit = {mark: [re.fullmatch(notation(mark), c) for c in self.odd] for mark in DECIMALS}
+        return {m for m, cells in fit.items() if sum(map(bool, cells)) > len(cells) * _FIT_SHARE}
 
     def is_spoiled(self, num_rows: int) -> bool:
         """Return whether a few cells turn a column of numbers into text."""
@@ -166,8 +184,33 @@ class Columns:
         for column in spoiled:
             if not _only_header(column, self):
                 yield self._odd_cells(path, column)
+        yield from self._other_notation(path, [c for c in self.columns if c not in spoiled])
         missing = {c.name: c.missing for c in self.columns if c.missing and c.kind != pa.string()}
         yield from describe_missing(missing, "numbers", str(path))
+
+    def _other_notation(self, path: Path, columns: Sequence[Column]) -> Iterator[Finding]:
+        """Yield columns that would be numbers with another decimal mark, the same for the file."""
+        written = {c.name: (c, c.decimals) for c in columns if c.num_odd >= MIN_NUMBERS}
+        certain = Counter(
+            mark for _, marks in written.values() if len(marks) == 1 for mark in marks
+        )
+        usual = certain.most_common(1)[0][0] if certain else "point"
+        for name, (column, marks) in written.items():
+            if not marks:
+                continue
+            mark = usual if usual in marks else min(marks)
+            cell = next(text for text in column.odd if re.fullmatch(notation(mark), text))
+            first = column.odd[cell]
+            plain = as_plain_numbers(pa.array([cell]), mark)[0].as_py()
+            yield NOT_ALL_NUMBERS.finding(
+                f"{path.name}: column {name!r} is read as text: its numbers are written as "
+                f"{cell!r} (row {first.row}, line {first.line}).",
+                fix=f"To read them as numbers ({plain}): {set_option('read.decimal', mark)}.",
+                file=str(path),
+                row=first.row,
+                line=first.line,
+                column=name,
+            )
 
     def _repeated_header(self, path: Path, columns: Sequence[Column]) -> Finding:
         row, line = self.headers[0]
@@ -212,14 +255,21 @@ def _matches(cells: pa.Array, pattern: re.Pattern[str]) -> pa.Array:
 
 
 def infer_columns(
-    names: Sequence[str], rows: pa.Table, headers: Sequence[Place], markers: Collection[str]
+    names: Sequence[str],
+    rows: pa.Table,
+    headers: Sequence[Place],
+    markers: Collection[str],
+    decimal: str | None = None,
 ) -> Columns:
     """Return what each column holds; `rows` have their cells as text, and last their line.
 
     All cells are examined, unless a column is certainly text; `headers` are rows like the header.
     """
     blanks, row = pa.array(["", *markers], pa.string()), 0
-    columns = tuple(Column(name, blanks) for name in names)
+    quoted = {name for role in QUOTED for name in ROLES[role].names}  # texts, whatever they hold
+    columns = tuple(
+        Column(name, blanks, None if name.lower() in quoted else decimal) for name in names
+    )
     for batch in rows.to_batches():
         for column, cells in zip(columns, batch.columns, strict=False):
             if not column.is_text:

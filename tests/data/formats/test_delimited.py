@@ -218,13 +218,43 @@ NOT_ODD: dict[str, Callable[[int], str]] = {
     "fractions and blanks": lambda n: "" if n % 2 else f"{n}e-3",
     "only marks": lambda n: "n/a",
     "mostly marks": lambda n: "n/a" if n % 4 else str(n),
-    "all with a comma": lambda n: f'"{n},5"',
 }
 
 
 @pytest.mark.parametrize("name", NOT_ODD)
 def test_other_columns_are_not_complained_of(tmp_path: Path, name: str) -> None:
     assert findings_of(written(tmp_path / "a.csv", table(NOT_ODD[name]))) == []
+
+
+GERMAN = "area;price;code;answer\n" + "".join(
+    f"{40 + n},5;{n + 1}.{100 + n},99 €;0{n};{n},5\n" for n in range(9)
+)
+
+
+def test_numbers_in_another_notation_are_named_and_read_when_asked_for(tmp_path: Path) -> None:
+    path = written(tmp_path / "flats.csv", GERMAN)
+    found = [f for f in open_table(path).findings if f.code == "SF118"]
+    assert [f.where["column"] for f in found] == ["area", "price", "answer"]
+    assert "'1.100,99 €' (row 0, line 2)" in found[1].message
+    assert found[1].fix == "To read them as numbers (1100.99): --set read.decimal=comma."
+    row = open_table(path, Reading(decimal="comma")).row(8)  # an answer is a text
+    assert row == {"area": 48.5, "price": 9108.99, "code": "08", "answer": "8,5"}
+
+
+@pytest.mark.parametrize(
+    "texts", [["1.2.3", "1.2.4"], ["10 11 12", "12 13 14"], ["12-13", "14-15"], ["4 kg", "5 kg"]]
+)
+def test_codes_are_no_numbers_in_another_notation(tmp_path: Path, texts: list[str]) -> None:
+    path = written(tmp_path / "codes.tsv", "a\tb\n" + f"{texts[0]}\t1\n{texts[1]}\t2\n" * 5)
+    assert [f.code for f in open_table(path).findings] == []
+
+
+def test_what_thousands_are_grouped_with_is_the_same_in_all_columns(tmp_path: Path) -> None:
+    lines = "".join(f'"{n},100","{n},200.5"\n' for n in range(1, 9))
+    path = written(tmp_path / "both.csv", f"a,b\n{lines}")
+    found = [f for f in open_table(path).findings if f.code == "SF118"]
+    assert {f.fix.partition("--set ")[2] for f in found} == {"read.decimal=point."}
+    assert open_table(path, Reading(decimal="point")).row(0) == {"a": 1100, "b": 1200.5}
 
 
 def test_a_header_between_the_rows_is_named_once(tmp_path: Path) -> None:
