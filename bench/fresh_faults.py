@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fresh_round_5 import SETS as FIFTH
 from fresh_rounds import FAULTS, Rows
 from healthy_sets import (
     Row,
@@ -149,6 +150,7 @@ SETS: dict[str, tuple[str, Callable[[Source], Iterator[Row]], int]] = {
     "lines": ("features", lambda s: _digits(s, as_series=True), 300),
     "cells": ("features", _vectors, 569),
     "spoken": ("audio", lambda s: _spoken("shared", "spoken-digits", s, 0), 160),
+    **FIFTH,
 }
 """The kind of each set, how it is read, and how many rows are taken."""
 

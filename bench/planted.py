@@ -106,7 +106,8 @@ def check(rows: Sequence[Row], kind: str) -> dict[str, Any]:
     if "error" in answer:
         found.append(["refused", "error", None, str(answer["error"])])
     wall = round(time.perf_counter() - began, 1)
-    return {"found": found, "notes": answer.get("notes", []), "seconds": seconds, "wall": wall}
+    notes = answer.get("notes", [])
+    return {"command": COMMAND, "found": found, "notes": notes, "seconds": seconds, "wall": wall}
 
 
 @dataclass(frozen=True)
@@ -655,7 +656,8 @@ def run_planted(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 codes -= {f[0] for f in healthy[chosen.name]["found"]}
                 print(f"{result:7} {share:5.0%} {title} {' '.join(sorted(codes))}", flush=True)
                 facts = {"fault": fault.name, "kind": kind, "set": chosen.name, "share": share}
-                yield {**facts, "result": result, "found": made["found"], "wall": made["wall"]}
+                kept = {name: made[name] for name in ("command", "found", "wall")}
+                yield {**facts, "result": result, **kept}
 
 
 def main() -> None:

@@ -110,7 +110,7 @@ def predict(
         role = next((role for role in reading if role in roles), None)
         if role is None:
             raise UsageError("This run does not read text.", "Pass rows with --data.")
-        forms = {"tokens": text.split(), "messages": [{"role": "user", "content": text}]}
+        forms = {"messages": [{"role": "user", "content": text}]}
         rows = [{roles[role]: forms.get(role, text)}]
     results, as_plain = sys.stdout, partial(plain_value, masks)
     with user_output_to_stderr():

@@ -36,6 +36,7 @@ from surefit.data.column_values import (
     word_set,
     words_of,
 )
+from surefit.data.marked_spans import find_spans, tag_words
 from surefit.data.roles import get_role
 from surefit.data.stored_messages import ANSWERING
 from surefit.data.table import Table
@@ -95,6 +96,8 @@ class Found:
     """Usual columns, which take the place of those of the form."""
     chosen: str | None = None
     """Of preference data, the column of the better answers."""
+    remark: str = ""
+    """What is to be said of how they were made."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,14 @@ def _first_of(texts: pa.ChunkedArray) -> Made:
     return {"answer": pc.list_element(first, 0).cast(pa.string()), "references": texts}
 
 
+def _find_marked(table: Table) -> Iterator[Found]:
+    """`entities: [{"start": 0, "end": 3, "label": "PER"}, …]` beside a text."""
+    for name in table.columns:
+        if found := find_spans(table, name):
+            made, remark = tag_words(table, name, *found)
+            yield Found((name,), made, remark=remark)
+
+
 def _find_pair(table: Table) -> Iterator[Found]:
     """`chosen` and `rejected`, under whatever name, as texts, messages or lists of them."""
     chosen, rejected = (next(iter(_answers_of(table, side)), None) for side in PAIR)
@@ -399,6 +410,7 @@ FORMS = (
     Form("a question, and its answers with their places", _find_answer_objects),
     Form("a question, and its answer with aliases", _find_answer_values),
     Form("a question, and a list of right answers", _find_answer_lists),
+    Form("a text, and places in it with labels", _find_marked),
     Form("a chosen and a rejected answer", _find_pair, PAIR),
     Form("several answers, and which is better", _find_compared, PAIR),
     Form("several answers to each prompt", _find_several, PAIR),
@@ -414,8 +426,9 @@ def _spread(table: Table, found: Found) -> Table:
     arrow = table.arrow.drop_columns(list(names))
     for at, (new, values) in enumerate(made.items()):
         arrow = arrow.add_column(place + at, new, values)
+    read = f"Objects or lists in {', '.join(names)} are read as the columns {', '.join(made)}."
     said = note(
-        f"Objects or lists in {', '.join(names)} are read as the columns {', '.join(made)}.",
+        f"{read}{found.remark}",
         file=table.sources[0].file,
         column=names[-1],
     )

@@ -31,10 +31,12 @@ def storable(value: Any) -> Any:
 
     A value that is not text is stored as JSON under `<name>.json`, and a list of tools as JSON. An
     object with messages, such as OpenAI's `input`, is converted value by value.
-    Anything else is returned unchanged.
+    Marked places (`[[0, 3, "PER"]]`) become objects. Anything else is returned unchanged.
 
     >>> storable([{"role": "user", "content": 5}])
     [{'role': 'user', 'content.json': '5'}]
+    >>> storable([[0, 3, "PER"]])
+    [{'start': 0, 'end': 3, 'label': 'PER'}]
     """
     if isinstance(value, Mapping) and isinstance(value.get("messages"), list):
         return {name: storable(inner) or None for name, inner in value.items()}
@@ -42,6 +44,8 @@ def storable(value: Any) -> Any:
         return value
     if all(_is_tool(item) for item in value):
         return json.dumps(value, ensure_ascii=False)
+    if all(isinstance(item, list) and [*map(type, item)] == [int, int, str] for item in value):
+        return [dict(zip(("start", "end", "label"), item, strict=True)) for item in value]
     if not any(is_message(item) for item in value):
         return value
     return [_texts(item if isinstance(item, Mapping) else {"content": [item]}) for item in value]

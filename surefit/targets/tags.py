@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.data.data_rules import MISALIGNED_COLUMNS, WRONG_TYPE
+from surefit.data.marked_spans import words_of_text
 from surefit.data.roles import get_role
 from surefit.data.table import Table
 from surefit.findings import Finding
@@ -116,6 +117,8 @@ def _words(row: Mapping[str, Any], encoder: Encoder) -> list[str]:
     words = row["tokens"]
     if words is None:
         return []
+    if isinstance(words, str) and "tags" not in row:  # a text to predict for
+        return words_of_text(words)
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise RowFaultError(
             WRONG_TYPE, f"{str(words)[:40]!r} is not a list of words", encoder.roles["tokens"]
