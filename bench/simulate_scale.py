@@ -78,8 +78,8 @@ def write_lengths(path: Path, num_rows: int) -> None:
 
 def make_batches(lengths: Any, case: Case) -> Any:
     """The order as planning makes it."""
-    from surefit.batches.cut_steps import block_rows
     from surefit.batches.order import Batches
+    from surefit.batches.permutation import block_rows
 
     settings = {"grad_accum": 1, "max_tokens": None, "padding_free": False, **LAYOUTS[case.layout]}
     sizes = (BATCH_SIZE, settings["grad_accum"], case.processes, settings["max_tokens"])

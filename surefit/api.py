@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -202,11 +202,17 @@ def evaluate(  # noqa: PLR0913 - the options of the command
     trust_code: str | Sequence[str] = (),
     loss_fn: Callable[..., Any] | None = None,
     generate: Mapping[str, Any] | None = None,
+    suite: Any = None,
+    general_text: Any = None,
+    base: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Return the task's metrics on `data`, or on the validation rows; `trust_code` as in `load`.
 
-    `generate` is as in `predict`.
+    `generate` is as in `predict`. `suite` is a file or list of prompts with what is right for each:
+    the result then has `scores` and `items`, and metrics only if `data` is given. `general_text`
+    is a text whose loss and perplexity are measured, too; with `base`, `before` has the same
+    figures of the model before training.
 
     A run of the task `custom` needs its `loss_fn` again; what `train` returned has it. Progress is
     shown unless `quiet=True`.
@@ -215,20 +221,83 @@ def evaluate(  # noqa: PLR0913 - the options of the command
 
     opened = generating(_opened(run, as_written(collate_fn, data), trust_code, loss_fn), generate)
     with make_display(quiet) as display:
-        return evaluate_run(opened, data, model, display.progress)[0].metrics
+        asked = Asked(data, suite, general_text, base)
+        return evaluate_run(opened, asked, model, display.progress).as_dict()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a trained model is judged by."""
+
+    data: Any = None
+    suite: Any = None
+    general_text: Any = None
+    base: bool = False
+    """Whether the model before training is judged, too."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a model reached, and the rows that its metrics were measured on."""
+
+    evaluation: Evaluation
+    store: Store | None
+    items: tuple[dict[str, Any], ...] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
+    before: Judged | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the metrics; with scores and items of a suite, and what was reached before."""
+        suite = {"scores": dict(self.scores), "items": [*self.items]} if self.items else {}
+        before = {} if self.before is None else {"before": self.before.as_dict()}
+        return {**self.evaluation.metrics, **suite, **before}
 
 
 def evaluate_run(
-    run: Run, data: Any = None, model: nn.Module | None = None, progress: Progress = silent
-) -> tuple[Evaluation, Store]:
-    """Return metrics, and the encoded rows they were measured on."""
-    from surefit.pipeline.evaluation import EvaluationSettings
+    run: Run, asked: Asked, model: nn.Module | None = None, progress: Progress = silent
+) -> Judged:
+    """Return what the trained model reaches; beside a suite, rows are read if they are named."""
     from surefit.training.engine import training_numerics
+    from surefit.training.reference import before_training
 
-    pipeline, store = rows_to_judge(run, data, model, progress)
-    with run.in_use(), training_numerics(run, pipeline.module, exactly=True) as precision:
-        result = pipeline.evaluate(store, EvaluationSettings.of(run.config), progress=progress)
-    return replace(result, precision=precision), store
+    store: Store | None = None
+    if asked.data is None and asked.suite is not None:
+        pipeline = run.open_pipeline(model).with_system(run.config.generate.system)
+    else:
+        pipeline, store = rows_to_judge(run, asked.data, model, progress)
+    with (
+        run.in_use(),
+        use_cache(run.config.cache),
+        training_numerics(run, pipeline.module, exactly=True) as precision,
+    ):
+        judged = _judge(run, pipeline, store, asked, progress)
+        if asked.base:
+            with before_training(run, pipeline) as begun:
+                judged = replace(judged, before=_judge(run, begun, store, asked, progress))
+    return replace(judged, evaluation=replace(judged.evaluation, precision=precision))
+
+
+def _judge(
+    run: Run, pipeline: Pipeline, store: Store | None, asked: Asked, progress: Progress
+) -> Judged:
+    from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
+    from surefit.pipeline.suite import encode_plain, judge_suite
+
+    config, settings = run.config, EvaluationSettings.of(run.config)
+    result = Evaluation({})
+    if store is not None:
+        result = pipeline.evaluate(store, settings, progress=progress)
+    if asked.general_text is not None:
+        plain, text = encode_plain(pipeline, open_table(asked.general_text))
+        found = plain.evaluate(text, replace(settings, generate_rows=0), progress=progress)
+        general = {f"general_{n}": found.metrics[n] for n in ("loss", "perplexity")}
+        result = replace(result, metrics={**result.metrics, **general})
+    if asked.suite is None:
+        return Judged(result, store)
+    most = config.generate.max_new_tokens
+    answer = partial(pipeline.predict, batch_size=config.micro_batch_rows, max_new_tokens=most)
+    items, scores = judge_suite(open_table(asked.suite), answer, run.code.find)
+    return Judged(result, store, items, scores)
 
 
 def rows_to_judge(

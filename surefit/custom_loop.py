@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from torch.utils.data import DataLoader, Dataset
 
 from surefit.batches.collate import collate
-from surefit.batches.cut_steps import block_rows
 from surefit.batches.field import Field
 from surefit.batches.order import Batches
+from surefit.batches.permutation import block_rows
 from surefit.data.cell_files import with_files
 from surefit.data.column_types import array_rank, is_array, is_number
 from surefit.data.open_data import open_table

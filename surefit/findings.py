@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any, Literal
 
 from surefit.errors import FindingError, UsageError
@@ -118,6 +119,20 @@ def load_rules() -> dict[str, Rule]:
     """Return all rules of the package by code, for documents and tests."""
     _import_package()
     return dict(sorted(RULES.items()))
+
+
+def find_rule(code: str) -> Rule | None:
+    """Return the rule of a code; only the module that declares it is imported."""
+    import importlib
+
+    package = Path(__file__).parent
+    for path in package.rglob("*.py") if code not in RULES else ():
+        if f'"{code}"' in path.read_text("utf-8"):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            importlib.import_module(".".join(parts))
+            if code in RULES:
+                break
+    return RULES.get(code)
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
-from surefit.config import RunConfig, make_config
+from surefit.config import RunConfig, as_sources, make_config
 from surefit.data.python.torch_data import as_written
 from surefit.data.remote_url import clean_url, is_url
 from surefit.errors import UsageError
@@ -80,7 +80,9 @@ def make_request(
         value = settings[name]
         if name == "eval_data" and is_named_sets(value):
             return all(isinstance(path, str | Path) for path in value.values())
-        if name in ("data", "eval_data"):
+        if name == "data":
+            return as_sources(value) is not None
+        if name == "eval_data":
             return _as_paths(value) is not None
         if name in ("augment", "scorer"):
             return not callable(value)
@@ -95,8 +97,8 @@ def make_request(
         settings["eval_data"] = {str(name): str(path) for name, path in sets.items()}
     for name in ("data", "eval_data"):
         if name in settings and not isinstance(settings[name], dict):
-            paths = _as_paths(settings[name]) or ()  # without secrets, as plan and messages have it
-            settings[name] = tuple(clean_url(path) if is_url(path) else path for path in paths)
+            given = as_sources(settings[name]) if name == "data" else _as_paths(settings[name])
+            settings[name] = tuple(map(_without_secrets, given or ()))  # for plan and messages
     for name in ("model", "tokenizer", "output"):
         if isinstance(settings.get(name), Path):
             settings[name] = str(settings[name])
@@ -245,6 +247,12 @@ def _fits(name: str, value: Any) -> bool:
     if name == "optimizer" and isinstance(value, Mapping):  # of a training_step, by name
         return True
     return callable(value)
+
+
+def _without_secrets(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {**data, "path": _without_secrets(data.get("path", ""))}
+    return clean_url(data) if isinstance(data, str) and is_url(data) else data
 
 
 def _as_paths(data: Any) -> tuple[str, ...] | None:

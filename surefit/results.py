@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from surefit.api import iter_predictions, rows_to_judge
+from surefit.core.foreign import content_of
 from surefit.data.cache import use_cache
 from surefit.data.formats.numpy_files import as_stored
 from surefit.data.official_splits import Part
 from surefit.data.open_data import open_table
 from surefit.data.table import Table
 from surefit.errors import UsageError
+from surefit.report.page import as_frame, as_page, sections_of, subject_of, title_of
 from surefit.report.worst_rows import refuse_by_row, row_by_row
 from surefit.run.run_folder import Run
 from surefit.targets.own_outputs import needs_loss_fn
@@ -58,11 +60,56 @@ def worst(run: Run, count: int, data: Any = None) -> Any:
     return _frame(_whole_table(run, data), shown)
 
 
+@dataclass(frozen=True)
+class Curves:
+    """Curves of a run, as notebooks show them."""
+
+    name: str
+    page: str
+
+    def __repr__(self) -> str:
+        return f"{self.name}: curves, which notebooks show; surefit report writes them to a file"
+
+    def _repr_html_(self) -> str:
+        return as_frame(self.page)
+
+
+def plot(run: Run) -> Curves:
+    """Return loss, learning rate, gradient norm, speed and metrics by step."""
+    about = subject_of(run)
+    with content_of(run.path):
+        drawn = [section for section in sections_of(about) if section[0] == "Curves"]
+    return Curves(run.path.name, as_page(title_of(about), about.state, drawn))
+
+
+def confusion(run: Run) -> Any:
+    """Return a line per true class and a column per predicted one, of the run's evaluation."""
+    cells, names = run.metrics.get("confusion"), run.examples.get("classes") or []
+    if not cells or len(cells) != len(names):
+        task = run.plan["task"]
+        raise UsageError(
+            f"{run.path} has no confusion matrix (task {task}).",
+            "It needs a task with classes, an evaluation, and metrics with confusion.",
+        )
+    columns = {str(name): [line[n] for line in cells] for n, name in enumerate(names)}
+    if find_spec("pandas") is None:
+        return pa.table({"true": names, **columns})
+    import pandas
+
+    index = pandas.Index(names, name="true \\ predicted")
+    return pandas.DataFrame(columns, index=index)
+
+
 def _whole_table(run: Run, data: Any) -> Table:
     """Return the rows that the row numbers of a Store count."""
     config = run.config
     data = run.rows_object if data is None else data
-    named = config.eval_data or config.data
+    named = config.eval_data or list(config.data)
+    if data is None and not named:
+        raise UsageError(
+            f"{run.path} was trained on rows passed from Python, which it does not hold.",
+            "Pass the rows here as well.",
+        )
     part: Part = "test" if data is not None or config.eval_data else "train"
     with use_cache(config.cache), as_stored(needs_loss_fn(run.task)):
         return open_table(named if data is None else data, config.read, config.on_bad_file, part)

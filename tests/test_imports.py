@@ -43,6 +43,7 @@ ORDER = (
     "training",
     "api",
     "results",
+    "ui",
     "cli",
     "__main__",
 )

@@ -1,9 +1,4 @@
-"""The order of rows in an epoch, cut into steps, and steps into micro-batches.
-
-The order is a random permutation of any size that is computed place by place and never stored: a
-Feistel network permutes the integers below a power of four; a result that is not below the wanted
-size is permuted again until it is (cycle walking).
-"""
+"""The order of rows in an epoch, cut into steps, and steps into micro-batches."""
 
 from __future__ import annotations
 
@@ -18,147 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from surefit.batches.mixing import drawn_rows
+from surefit.batches.permutation import RowOrder
+
 if TYPE_CHECKING:
     from surefit.batches.order import Batches
 
 Rows = npt.NDArray[np.integer[Any]]
-
-ROUNDS = 8
-BLOCK_BYTES = 1 << 16
-"""What is read at once where the rows exceed memory."""
-MOST_BLOCK_ROWS = 256
-
-Numbers = npt.NDArray[np.uint64]
-
-
-@dataclass(frozen=True)
-class KeyedPermutation:
-    """A permutation of the integers below `size`, drawn by `key`.
-
-    >>> places = KeyedPermutation(10, (0, 1))
-    >>> sorted(places(np.arange(10)).tolist())
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    >>> places.inverse(places(np.arange(3))).tolist()
-    [0, 1, 2]
-    """
-
-    size: int
-    key: tuple[int, ...]
-
-    def __call__(self, places: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return what is at each of these places."""
-        return self._walk(places, self._round_keys())
-
-    def inverse(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """At which place each of these values is."""
-        return self._walk(values, self._round_keys()[::-1])
-
-    def _round_keys(self) -> Numbers:
-        state = np.random.SeedSequence(self.key).generate_state(ROUNDS, np.uint64)
-        return state.astype(np.uint64)
-
-    def _walk(self, numbers: npt.ArrayLike, keys: Numbers) -> npt.NDArray[np.int64]:
-        half = np.uint64(max(1, -(-(self.size - 1).bit_length() // 2)))
-        found = _feistel(np.asarray(numbers, np.uint64), keys, half)
-        while len(outside := np.flatnonzero(found >= self.size)):
-            found[outside] = _feistel(found[outside], keys, half)
-        return found.astype(np.int64)
-
-
-def _feistel(numbers: Numbers, keys: Numbers, half: np.uint64) -> Numbers:
-    """Permute the integers of twice `half` bits; with the keys reversed, the inverse."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = numbers >> half, numbers & mask
-    for key in keys:
-        left, right = right, left ^ (_mix(right ^ key) & mask)
-    return (right << half) | left
-
-
-def _mix(numbers: Numbers) -> Numbers:
-    """Return the finalizer of SplitMix64: each bit of the result depends on all bits."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
-
-
-@dataclass(frozen=True)
-class RowOrder:
-    """Which row is at which place of an epoch: computed, never stored.
-
-    Blocks of consecutive rows are permuted, and then the rows of each window of many blocks. With
-    blocks of one row this is a plain shuffle. With larger blocks the rows of a window lie in few
-    pieces of the disk, and what rows of a block have in common is spread over a window. The first
-    block begins at another row in each epoch.
-
-    >>> order = RowOrder(10, 1, 10, seed=0, epoch=1)
-    >>> sorted(order.rows(0, 10).tolist()), order.place(int(order.rows(3, 4)[0]))
-    ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 3)
-    """
-
-    num_rows: int
-    block_rows: int
-    window_rows: int
-    seed: int
-    epoch: int
-
-    def rows(self, first: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the rows at the places from `first` to `end`."""
-        places = np.arange(first, end)
-        if self.block_rows == 1:
-            return self._blocks(places)
-        for window in range(self._window(first), self._window(end - 1) + 1):
-            begin, inside = self._in_window(window)
-            part = places[max(begin - first, 0) : begin + inside.size - first]
-            part[:] = begin + inside(part - begin)
-        whole = places < self._blocks.size * self.block_rows  # the rows left over come last
-        block, offset = np.divmod(places[whole], self.block_rows)
-        places[whole] = self._blocks(block) * self.block_rows + offset
-        return (places + self._begin) % self.num_rows
-
-    def place(self, row: int) -> int:
-        """Return the place of a row."""
-        if self.block_rows == 1:
-            return int(self._blocks.inverse([row])[0])
-        block, offset = divmod((row - self._begin) % self.num_rows, self.block_rows)
-        if block < self._blocks.size:
-            block = int(self._blocks.inverse([block])[0])
-        place = block * self.block_rows + offset
-        begin, inside = self._in_window(self._window(place))
-        return begin + int(inside.inverse([place - begin])[0])
-
-    @property
-    def _blocks(self) -> KeyedPermutation:
-        return KeyedPermutation(self.num_rows // self.block_rows, (self.seed, self.epoch, 0xBA7C))
-
-    @property
-    def _begin(self) -> int:
-        random = np.random.default_rng([self.seed, self.epoch, 0xBE61])
-        return int(random.integers(self.num_rows))
-
-    def _window(self, place: int) -> int:
-        return ((place + 1) * self._num_windows - 1) // self.num_rows
-
-    def _in_window(self, window: int) -> tuple[int, KeyedPermutation]:
-        """Return the first place of a window, and the order of the places in it."""
-        begin, end = (self.num_rows * each // self._num_windows for each in (window, window + 1))
-        return begin, KeyedPermutation(end - begin, (self.seed, self.epoch, 0x2035, window))
-
-    @property
-    def _num_windows(self) -> int:
-        return -(-self.num_rows // self.window_rows)
-
-
-def block_rows(num_rows: int, num_bytes: int, memory_bytes: int) -> int:
-    """Return rows of a block: one if all rows fit in memory, else as many as are worth a read.
-
-    >>> block_rows(1_000_000, 10**9, 10**10), block_rows(1_000_000, 10**10, 10**9)
-    (1, 8)
-    """
-    if num_bytes <= memory_bytes:
-        return 1
-    wanted = BLOCK_BYTES * num_rows // num_bytes
-    return min(MOST_BLOCK_ROWS, 1 << max(wanted, 1).bit_length())
-
 
 SECTION_STEPS = 128
 """Consecutive steps that are computed at once, and of `grouped` sorted together by length."""
@@ -203,18 +64,23 @@ def usual_step_rows(batches: Batches) -> int:
     """Return rows of a step; where tokens bound it, the mean."""
     if batches.max_tokens is None:
         return batches.effective_rows
-    return max(1, _step_tokens(batches) * len(batches.lengths) // max(num_tokens(batches), 1))
+    return max(1, _step_tokens(batches) * batches.num_rows // max(num_tokens(batches), 1))
 
 
 @lru_cache(maxsize=8)
 def row_order(batches: Batches, epoch: int) -> RowOrder:
     """Return order of an epoch; it depends on the effective batch size where blocks are large."""
-    num_rows, step_rows = len(batches.lengths), usual_step_rows(batches)
+    num_rows, step_rows = batches.num_rows, usual_step_rows(batches)
     window_rows = max(WINDOW_BLOCKS * batches.block_rows, WINDOW_STEPS * step_rows)
     num_windows = -(-num_rows // window_rows)
     block_rows = max(1, num_rows // num_windows // (BLOCKS_PER_STEP_ROW * step_rows))
     block_rows = min(batches.block_rows, 1 << (block_rows.bit_length() - 1))
     return RowOrder(num_rows, block_rows, window_rows, batches.seed, epoch)
+
+
+def rows_at(batches: Batches, epoch: int, first: int, end: int) -> Rows:
+    """Return the rows at the places of an epoch from `first` to `end`."""
+    return drawn_rows(batches, epoch, row_order(batches, epoch).rows(first, end))
 
 
 @lru_cache(maxsize=2)  # the section being trained on, and the next one while prefetching
@@ -224,7 +90,7 @@ def make_section(batches: Batches, epoch: int, number: int) -> Section:
     first = number * size
     num_steps = min(size, batches.steps_per_epoch - first)
     starts = _step_starts(batches, epoch, first, first + num_steps)
-    rows: Rows = row_order(batches, epoch).rows(int(starts[0]), int(starts[-1]))
+    rows: Rows = rows_at(batches, epoch, int(starts[0]), int(starts[-1]))
     starts = starts - starts[0]
     if batches.chosen_order != "grouped":
         return Section(first, rows, starts)
@@ -242,7 +108,7 @@ def _step_starts(batches: Batches, epoch: int, first: int, end: int) -> Rows:
         return _token_starts(batches, epoch)[first : end + 1]
     starts = np.arange(first, end + 1) * batches.effective_rows
     if end == batches.steps_per_epoch:
-        starts[-1] = len(batches.lengths)
+        starts[-1] = batches.num_rows
     return starts
 
 
@@ -258,9 +124,8 @@ def _token_starts(batches: Batches, epoch: int) -> Rows:
     """Return where the steps of an epoch start if tokens bound them: 8 bytes a step."""
     steps = count_steps(batches)
     lengths = _lengths_in_order(batches, epoch)
-    return _cut_by_tokens(
-        lengths, len(batches.lengths), _step_tokens(batches), steps, num_tokens(batches)
-    )
+    total = num_tokens(batches, epoch if batches.sources else 0)
+    return _cut_by_tokens(lengths, batches.num_rows, _step_tokens(batches), steps, total)
 
 
 @lru_cache(maxsize=8)
@@ -274,7 +139,7 @@ def count_steps(batches: Batches) -> int:
     >>> [count_steps(Batches(np.ones(9, np.int32), 0, 4, min_rows=n)) for n in (1, 2)]
     [3, 2]
     """
-    num_rows = len(batches.lengths)
+    num_rows = batches.num_rows
     if batches.max_tokens is not None and num_rows:
         lengths, budget = _lengths_in_order(batches, 0), _step_tokens(batches)
         if ROOM * num_tokens(batches) <= num_rows * budget:
@@ -290,20 +155,26 @@ def _step_tokens(batches: Batches) -> int:
 
 
 @lru_cache(maxsize=8)
-def num_tokens(batches: Batches) -> int:
-    """Return tokens of all rows, at least one each."""
-    parts = range(0, len(batches.lengths), SCANNED_ROWS)
-    return sum(int(_counted(batches.lengths[s : s + SCANNED_ROWS]).sum()) for s in parts)
+def num_tokens(batches: Batches, epoch: int = 0) -> int:
+    """Return tokens of the rows that an epoch draws, at least one each."""
+    parts = (drawn_rows(batches, epoch, numbers) for numbers in _scanned(batches))
+    return sum(int(_counted(batches.lengths[rows]).sum()) for rows in parts)
 
 
 def _counted(lengths: Rows) -> Rows:
     return np.maximum(lengths, 1).astype(np.int64)
 
 
+def _scanned(batches: Batches) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the numbers of the rows of an epoch, some at a time."""
+    for first in range(0, batches.num_rows, SCANNED_ROWS):
+        yield np.arange(first, min(first + SCANNED_ROWS, batches.num_rows))
+
+
 def _lengths_in_order(batches: Batches, epoch: int) -> Iterator[Rows]:
-    order, num_rows = row_order(batches, epoch), len(batches.lengths)
-    for first in range(0, num_rows, SCANNED_ROWS):
-        yield _counted(batches.lengths[order.rows(first, min(first + SCANNED_ROWS, num_rows))])
+    for part in _scanned(batches):
+        rows = rows_at(batches, epoch, int(part[0]), int(part[-1]) + 1)
+        yield _counted(batches.lengths[rows])
 
 
 def _cut_by_tokens(

@@ -14,7 +14,8 @@ tokens.
 
 Nothing is stored or replayed: a keyed permutation computes which row is at which place. The rows of
 a step depend on the effective batch size, not on how micro-batches and processes divide it. Every
-row occurs exactly once per epoch; the last step may be smaller, or larger by one row (`min_rows`).
+row occurs exactly once per epoch, or as often as its source is drawn (`mixing.py`); the last step
+may be smaller, or larger by one row (`min_rows`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from surefit.batches.cut_steps import (
     to_starts,
     usual_step_rows,
 )
+from surefit.batches.mixing import Drawn
 
 Order = Literal["shuffle", "windowed", "grouped"]
 
@@ -98,6 +100,13 @@ class Batches:
     min_rows: int = 1
     """2 where the model cannot be trained on a micro-batch of one row: a row that would be left
     over joins the micro-batch before it, unless `max_tokens` does not allow it."""
+    sources: tuple[Drawn, ...] = ()
+    """How many rows an epoch draws of each source; without any, it has each row once."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of an epoch."""
+        return sum(source.draws for source in self.sources) or len(self.lengths)
 
     @property
     def chosen_order(self) -> Order:
@@ -117,7 +126,7 @@ class Batches:
     @property
     def is_sampled(self) -> bool:
         """Whether figures of an epoch are estimated from some of its steps."""
-        return len(self.lengths) > EXAMINED_ROWS
+        return self.num_rows > EXAMINED_ROWS
 
     def epoch(self, epoch: int) -> Epoch:
         """Return all steps of an epoch, in no order; of many rows, some of the steps."""
@@ -131,7 +140,7 @@ class Batches:
     def num_micro_batches(self, epoch: int = 0) -> int:
         """Micro-batches in an epoch, over all processes."""
         if self.is_sampled and self.max_tokens is None:
-            whole, left = divmod(len(self.lengths), self.effective_rows)
+            whole, left = divmod(self.num_rows, self.effective_rows)
             return whole * self.micro_per_step + len(micro_sizes(left, self))
         order = self.epoch(epoch)
         count = len(order.micro_starts) - 1
@@ -201,7 +210,8 @@ class Batches:
 
     def random_padding_share(self) -> float:
         """Return the `padding_share` of a plain shuffle, padded."""
-        lengths = self.lengths[self.epoch(0).rows] if self.is_sampled else self.lengths
+        is_part = self.is_sampled or self.sources
+        lengths = self.lengths[self.epoch(0).rows] if is_part else self.lengths
         shuffled = np.random.default_rng(self.seed).permutation(lengths)
         starts = np.arange(0, len(shuffled), self.batch_size)
         sizes = np.diff(np.append(starts, len(shuffled)))
@@ -230,7 +240,7 @@ class Batches:
 
     def total_positions(self) -> float:
         """Positions of all micro-batches of an epoch, including padding."""
-        return float(self.positions().sum()) * len(self.lengths) / max(len(self.epoch(0).rows), 1)
+        return float(self.positions().sum()) * self.num_rows / max(len(self.epoch(0).rows), 1)
 
     def median_rows(self) -> Rows:
         """Return the rows of a micro-batch with the median number of positions."""
@@ -250,7 +260,7 @@ class Batches:
 
     def examined_epochs(self, epochs: int) -> int:
         """Return how many of the epochs are looked at for their extremes."""
-        return min(epochs, EXAMINED_EPOCHS, max(1, EXAMINED_ROWS // max(len(self.lengths), 1)))
+        return min(epochs, EXAMINED_EPOCHS, max(1, EXAMINED_ROWS // max(self.num_rows, 1)))
 
     def _micro_shapes(self, epoch: int) -> tuple[Rows, Rows]:
         order = self.epoch(epoch)
@@ -275,10 +285,10 @@ def _examine(batches: Batches, epoch: int) -> Epoch:
     sections: Rows = np.arange(-(-num_steps // size))
     if batches.is_sampled:
         most = max(2, SAMPLED_ROWS // (size * usual_step_rows(batches)))
-        place = row_order(batches, epoch).place(int(np.argmax(batches.lengths)))
-        longest = find_step(batches, epoch, place) // size
-        even = np.linspace(0, sections[-1], min(len(sections), most)).astype(int)
-        sections = np.unique([*even, longest])
+        sections = np.linspace(0, sections[-1], min(len(sections), most)).astype(int)
+        if not batches.sources:
+            place = row_order(batches, epoch).place(int(np.argmax(batches.lengths)))
+            sections = np.unique([*sections, find_step(batches, epoch, place) // size])
     cut = [_divided(make_section(batches, epoch, int(s)), batches) for s in sections]
     if not cut:
         return Epoch(np.arange(0), np.zeros(1, np.int64), np.zeros(1, np.int64))

@@ -138,12 +138,12 @@ def known_tokens(encoder: Encoder, module: Any) -> KnownTokens:
     tokenizer = encoder.tokenizer
     if tokenizer is None:
         pad = getattr(config[1], "pad_token_id", None)
-        return KnownTokens(pad, frozenset(token for token in ends if token is not None))
+        return KnownTokens(pad, frozenset(token for token in ends if isinstance(token, int)))
     ends += encoder.end_ids
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     return KnownTokens(
         tokenizer.pad_token_id,
-        frozenset(token for token in ends if token is not None),
+        frozenset(token for token in ends if isinstance(token, int)),  # of a stranger's config
         frozenset(special),
     )
 

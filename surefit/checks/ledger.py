@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from surefit.batches.field import Field, lead_column
+from surefit.batches.mixing import Drawn
 from surefit.inputs.store import Store
 
 Unit = Literal["tokens", "time steps", "rows", "pixels"]
@@ -49,6 +52,8 @@ class Ledger:
     """Blocks of split rows that are dropped, as they have no labelled token."""
     truncated_tokens: int = 0
     """Tokens or time steps that truncation cuts off, in both sets and all augmented copies."""
+    sources: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Of data from several sources, the rows of each, and what an epoch draws of it."""
 
     @property
     def per_epoch(self) -> str:
@@ -64,13 +69,28 @@ class Ledger:
             parts.append(f"{self.trained_tokens:,} labelled {self.target_unit}{of_row}")
         return ", ".join(parts)
 
+    def of_source(self, name: str) -> str:
+        """Return what one epoch has of a source."""
+        rows = self.sources[name]
+        tokens = "" if self.unit == "rows" else f", {rows['tokens']:,} {self.unit}"
+        return (
+            f"{rows['train_rows']:,} training rows, {rows['eval_rows']:,} validation rows; an "
+            f"epoch draws {rows['drawn_rows']:,}{tokens}"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Return the ledger as `check --json` prints it."""
-        return asdict(self)
+        found = asdict(self)
+        return found if self.sources else {n: v for n, v in found.items() if n != "sources"}
 
 
-def make_ledger(train: Store, evaluation: Store, left_out: Mapping[str, int]) -> Ledger:
-    """Add up what the encoding of both sides noted, and the rows that the split leaves out."""
+def make_ledger(
+    train: Store, evaluation: Store, left_out: Mapping[str, int], drawn: Sequence[Drawn] = ()
+) -> Ledger:
+    """Add up what the encoding of both sides noted, and the rows that the split leaves out.
+
+    Where an epoch draws rows from sources, its tokens are those of a mean epoch.
+    """
     sides: Sequence[Store] = (train, evaluation)
     dropped = Counter(left_out)
     for side in sides:
@@ -78,7 +98,7 @@ def make_ledger(train: Store, evaluation: Store, left_out: Mapping[str, int]) ->
     counts = [Counter(side.notes["counts"]) for side in sides]
     train_rows, eval_rows = (side["rows"] for side in counts)
     used = train_rows + eval_rows
-    return Ledger(
+    ledger = Ledger(
         rows=used + dropped.total(),
         used_rows=used,
         train_rows=train_rows,
@@ -97,6 +117,37 @@ def make_ledger(train: Store, evaluation: Store, left_out: Mapping[str, int]) ->
         split_rows=sum(side["split_rows"] for side in counts),
         dropped_blocks=sum(side["dropped_blocks"] for side in counts),
         truncated_tokens=sum(side["truncated_tokens"] for side in counts),
+    )
+    return ledger if not train.sources else _of_sources(ledger, train, evaluation, drawn)
+
+
+def _of_sources(ledger: Ledger, train: Store, evaluation: Store, drawn: Sequence[Drawn]) -> Ledger:
+    """Return the ledger with the rows of each source, and the tokens that an epoch draws."""
+    shares = {each.first: each.draws / each.num_rows for each in drawn}
+    sources, totals = {}, np.zeros(3)
+    for name, rows in train.sources.items():
+        share, part = shares.get(rows.start, 1.0), slice(rows.start, rows.stop)
+        held = evaluation.sources.get(name, range(0))
+        lengths, targets = train.lengths[part], train.num_targets[part]
+        own = share * np.array([len(rows), lengths.sum(dtype=np.int64), targets.sum()])
+        num_rows = len(np.unique(train.source_row[part]))
+        sources[name] = {
+            "train_rows": num_rows,
+            "eval_rows": len(np.unique(evaluation.source_row[held.start : held.stop])),
+            "drawn_rows": round(share * num_rows),
+            "tokens": round(own[1]),
+            "trained_tokens": round(own[2]),
+        }
+        totals += own
+    whole = [len(train), train.lengths.sum(dtype=np.int64), train.num_targets.sum()]
+    rows_share, tokens_share, targets_share = totals / np.maximum(whole, 1)
+    return replace(
+        ledger,
+        sources=sources,
+        train_views=round(ledger.train_views * rows_share),
+        train_blocks=round(ledger.train_blocks * rows_share),
+        tokens=round(ledger.tokens * tokens_share),
+        trained_tokens=round(ledger.trained_tokens * targets_share),
     )
 
 

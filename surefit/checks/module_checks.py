@@ -153,14 +153,14 @@ def check_single_rows(batches: Batches, epochs: int, layer: str) -> Iterator[Fin
     for epoch in range(batches.examined_epochs(epochs)):
         if (np.diff(batches.epoch(epoch).micro_starts) == 1).any():
             size = batches.batch_size
-            fix = "Train on two rows or more." if len(batches.lengths) < 2 else ""
+            fix = "Train on two rows or more." if batches.num_rows < 2 else ""
             if size == 1:
                 fix = "Choose --batch-size 2 or more, or replace the layer by GroupNorm."
             elif batches.max_tokens is not None:
                 fix = "Raise max_tokens so that two of the longest rows fit, or leave it out."
             yield SINGLE_ROW_BATCH_NORM.finding(
                 f"Epoch {epoch + 1} has a micro-batch of one row, and layer {layer!r} needs two "
-                f"or more ({len(batches.lengths)} rows, batch size {size}).",
+                f"or more ({batches.num_rows} rows, batch size {size}).",
                 fix=fix,
             )
             return

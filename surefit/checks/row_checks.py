@@ -52,6 +52,8 @@ FEWEST_COPIES, LEAST_COPIES = 5, 0.02
 """Validation rows, and their share, from which copies are reported."""
 NEAR = 0.04
 """Share of the median distance to the nearest row within which a row is a copy."""
+NEIGHBOURS = 20
+"""More than the copies that one row has in a training set."""
 MOST_COMPARED = 1_000
 FEWEST_ALIKE = 8
 Array = npt.NDArray[Any]
@@ -134,6 +136,9 @@ def _check_copies(train: Sample, validation: Sample) -> Iterator[Finding]:
     usual = float(np.median(own))
     away, at = _nearest(two[:MOST_COMPARED], one)
     copies = np.flatnonzero(away < NEAR * usual)
+    if len(copies):  # where rows lie densely, such as quiet ones, each has near neighbours
+        local = _spacing(one[at[copies]], one)
+        copies = copies[away[copies] < NEAR * local]
     equal = (away[copies] == 0).sum() if len(copies) else 0
     if len(copies) - equal < max(FEWEST_COPIES, LEAST_COPIES * len(away)):
         return
@@ -156,6 +161,13 @@ def _nearest(rows: Array, others: Array, skip_self: bool = False) -> tuple[Array
         squares[np.arange(len(rows)), np.arange(len(rows))] = np.inf
     at = squares.argmin(1)
     return np.linalg.norm(rows - others[at], axis=1), at
+
+
+def _spacing(rows: Array, others: Array) -> Array:
+    """Return the distance of rows to a farther neighbour among others, which have them, too."""
+    nth = min(NEIGHBOURS, len(others) // 5)
+    squares = np.square(rows).sum(1)[:, None] + np.square(others).sum(1) - 2 * rows @ others.T
+    return np.sqrt(np.maximum(np.partition(squares, nth, axis=1)[:, nth], 0))
 
 
 def _check_facts(sample: Sample, encoder: Encoder) -> Iterator[Finding]:

@@ -14,7 +14,18 @@ from typing import Any
 
 import typer
 
-from surefit.cli import chat, check, demo, explain, inspect, listings, run_commands, selftest, train
+from surefit.cli import (
+    chat,
+    check,
+    demo,
+    explain,
+    inspect,
+    listings,
+    run_commands,
+    selftest,
+    train,
+    ui,
+)
 from surefit.cli.terminal import guard_streams
 from surefit.errors import describe_error, to_resume
 from surefit.printable import one_line
@@ -45,8 +56,9 @@ STOPPED = "Stopped before training started; nothing was written."
 COMMANDS = (
     *(train.train, check.check, check.encode, inspect.inspect, explain.explain),
     *(run_commands.evaluate, run_commands.predict, chat.chat),
-    *(run_commands.export, run_commands.report),
+    *(run_commands.export, run_commands.report, ui.ui),
     *(run_commands.verify, selftest.selftest, listings.tasks, demo.demo, listings.cache),
+    *(listings.rule, listings.schema),
 )
 for command in COMMANDS:
     app.command(command.__name__)(command)

@@ -34,6 +34,9 @@ def check(  # noqa: PLR0913 - the options of the command
     report: Annotated[
         Path | None, typer.Option(help="Write the plan as a page to this file.")
     ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write the findings as SARIF 2.1.0 to this file.")
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Plan for a device that is not here, such as a100-80gb.")
     ] = None,
@@ -56,6 +59,12 @@ def check(  # noqa: PLR0913 - the options of the command
         plan = check_request(request, display.progress)
     if report is not None:
         _write_report(plan, report, ("surefit", *context.obj))
+    if sarif is not None:
+        from surefit.report.page import write_page
+        from surefit.report.sarif import BEGINNING, as_sarif
+
+        asked = str(config) if config is not None else next(iter(plan.config.data), "")
+        write_page(sarif, as_sarif(plan.findings, asked), BEGINNING)
     taken = {name: round(seconds, 3) for name, seconds in plan.timings.items()}
     if json:
         names = ("not_checked", "remembered")

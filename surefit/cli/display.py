@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from surefit.cli.live_view import LiveView
 from surefit.cli.summary_lines import (
     evaluation_lines,
     fit_lines,
     outcome_lines,
     plan_blocks,
     result_line,
-    show_seconds,
 )
 from surefit.cli.terminal import as_line, to_stderr
 from surefit.errors import FindingError
 from surefit.findings import Finding
 from surefit.processes import is_main, num_processes
+from surefit.progress import show_seconds
 from surefit.run.events import outcomes
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ PLAIN_SECONDS = 10.0
 SHORT_SECONDS = 2.0
 """Of a stage that nothing is printed about."""
 NAME_WIDTH = 10
+BAR_SECONDS = 0.1
+"""Between movements of a bar."""
 
 
 def print_json(value: Any) -> None:
@@ -150,7 +152,7 @@ class Display:
         self.num_epochs: int | None = None
         self._unit, self._units_per_token = "tokens", 1.0
         self._losses: list[float] = []
-        self._bars: Progress | None = None
+        self._bars: LiveView | None = None
         self._tasks: dict[str, Any] = {}
         self._began: dict[str, float] = {}
         self._said = time.monotonic()
@@ -161,17 +163,12 @@ class Display:
         self._first_step = 1
         self._shown: tuple[Finding, ...] = ()
         self._baselines: Mapping[str, Mapping[str, Any]] = {}
+        self._evaluations = list[Mapping[str, Any]]()
+        self._answers: dict[str, str] = {}
 
     def __enter__(self) -> Display:
         if self.console.is_terminal and not self.console.quiet:
-            self._bars = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
+            self._bars = LiveView(self.console)
             self._bars.start()
         elif not self.console.quiet:
             threading.Thread(target=self._say_while_waiting, daemon=True).start()
@@ -182,6 +179,9 @@ class Display:
         self.num_steps = plan.job.num_steps if plan.job else None
         self.num_epochs = plan.config.epochs
         self._baselines = plan.baselines
+        if self._bars is not None and plan.job is not None:
+            epoch_steps = plan.job.batches.steps_per_epoch
+            self._bars.expect(plan.job.num_steps, plan.config.epochs, epoch_steps)
         ledger = plan.ledger
         if ledger is not None and ledger.unit != "tokens":
             self._unit, self._units_per_token = "rows", ledger.train_views / max(ledger.tokens, 1)
@@ -258,10 +258,19 @@ class Display:
             found = Finding(event["code"], "warning", event["message"], fix=event["fix"])
             show_findings([found], self.console)
         else:
-            lines = evaluation_lines(event, self.num_epochs, self._losses, self._baselines)
+            shown = {**event, "samples": self._changed(event.get("samples") or ())}
+            lines = evaluation_lines(shown, self.num_epochs, self._losses, self._baselines)
             for line in lines:
                 self.console.print(line)
             self._losses.clear()
+            if self._bars is not None:
+                self._evaluations.append(event)
+                self._bars.show_evaluations(self._evaluations, self._baselines)
+
+    def _changed(self, samples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the samples whose answer is another than in the evaluation before."""
+        known, self._answers = self._answers, {each["prompt"]: each["got"] for each in samples}
+        return [each for each in samples if known.get(each["prompt"]) != each["got"]]
 
     def _show_step(self, event: Mapping[str, Any]) -> None:
         now, step = time.monotonic(), event["step"]
@@ -273,15 +282,17 @@ class Display:
         tokens = event["tokens"] - self._tokens_began
         speed = f"{tokens * self._units_per_token / spent:,.0f} {self._unit}/s"
         loss = f"{event['loss']:.4f}{_show_parts(event)}"
-        text = f"step {step} loss {loss} {speed}"
+        done = step - self._first_step + 1
+        left = (self.num_steps - step) * spent / done if self.num_steps else 0.0
         if self._bars is not None:
-            self._move_bar("training", step, self.num_steps or step, text)
+            self._bars.note_loss(step, event["loss"])
+            if now - self._said > BAR_SECONDS or step == self.num_steps:
+                self._said = now
+                self._bars.show_step(event, f"loss {loss}", f"{show_seconds(left)} left", speed)
             return
         last = step == self.num_steps
         if step == 1 or last or now - self._said > PLAIN_SECONDS:
             self._said = now
-            done = step - self._first_step + 1
-            left = (self.num_steps - step) * spent / done if self.num_steps else 0
             total = f" of {self.num_steps}" if self.num_steps else ""
             self.console.print(
                 as_line(
@@ -290,15 +301,11 @@ class Display:
                 )
             )
 
-    def _move_bar(
-        self, stage: str, done: int, total: int, text: str = "", remove: bool = False
-    ) -> None:
+    def _move_bar(self, stage: str, done: int, total: int, remove: bool = False) -> None:
         assert self._bars is not None
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, total=total)
-        self._bars.update(
-            self._tasks[stage], completed=done, total=total, description=text or stage
-        )
+        self._bars.update(self._tasks[stage], completed=done, total=total)
         if remove:
             self._bars.remove_task(self._tasks.pop(stage))
 

@@ -1,4 +1,4 @@
-"""`surefit tasks` and `surefit cache`: what there is to train, and what is kept."""
+"""Commands that list: `tasks`, `rule`, `schema` and `cache`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,49 @@ def tasks(
         needs = " or ".join(" + ".join(option) for option in task.needs) or "any, under their names"
         print(f"{name}\n  {task.summary}")
         print(f"  columns  {needs}\n  metrics  {', '.join(task.metric_names)}")
+    return 0
+
+
+def rule(
+    code: Annotated[str, typer.Argument(help="Such as SF131, as findings and explain print it.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    """Print what a finding or a cause of explain means, why it matters, and the fix."""
+    from surefit.cli.display import print_json
+    from surefit.errors import UsageError
+    from surefit.explainer.causes import AREAS
+    from surefit.findings import find_rule
+
+    code = code.strip().upper()
+    causes = (cause for area in AREAS.values() for cause in area)
+    found = next((cause for cause in causes if cause.code == code), None) or find_rule(code)
+    if found is None:
+        listed = "docs/findings.md lists the findings, docs/causes.md the causes."
+        raise UsageError(f"There is no finding or cause {code!r}.", listed)
+    names = ("code", "severity", "title", "why", "fix", "accept", "in_surefit", "does_not_help")
+    known = {name: getattr(found, name) for name in names if getattr(found, name, "")}
+    if json:
+        print_json(known)
+        return 0
+    kind = f" ({known['severity']})" if "severity" in known else ""
+    print(f"{code}{kind}: {known['title']}")
+    print(known["why"])
+    print(f"fix: {known['fix']}")
+    if "accept" in known:
+        print(f"--set accept={code}: {known['accept']}")
+    if "in_surefit" in known:
+        print(f"in surefit: {known['in_surefit']}")
+    for line in known.get("does_not_help", ()):
+        print(f"does not help: {line}")
+    return 0
+
+
+def schema() -> int:
+    """Print the JSON Schema of config files, for editors."""
+    from surefit.cli.display import print_json
+    from surefit.config import config_schema
+
+    print_json(config_schema())
     return 0
 
 

@@ -141,7 +141,7 @@ def _settings(values: dict[str, Any], path: Path | None) -> dict[str, Any]:
     return settings | spell_out(assigned | given)
 
 
-KEPT_COMMANDS = ("tune", "ui", "schema", "mcp")
+KEPT_COMMANDS = ("tune", "mcp")
 """Commands that are kept for later."""
 
 RUN_COMMANDS = ("train", "check", "encode")

@@ -19,7 +19,7 @@ RunFolder = Annotated[str, typer.Argument(help="The folder of a run or an export
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options of the command
     run: RunFolder,
     data: Annotated[
         list[str] | None,
@@ -28,9 +28,19 @@ def evaluate(
     trust_code: TrustCode = None,
     json: AsJson = False,
     set_: SetGenerate = None,
+    suite: Annotated[
+        str | None,
+        typer.Option(help="Prompts, each with exact, regex, f1 or function, to answer and score."),
+    ] = None,
+    general_text: Annotated[
+        str | None, typer.Option(help="A text file to measure loss and perplexity on, too.")
+    ] = None,
+    base: Annotated[
+        bool, typer.Option("--base", help="Also judge the model before training.")
+    ] = False,
 ) -> int:
-    """Compute the task's metrics on a data set."""
-    from surefit.api import evaluate_run, generating
+    """Compute the task's metrics on a data set, or the scores of a suite of prompts."""
+    from surefit.api import Asked, evaluate_run, generating
     from surefit.cli.display import Display, print_json
     from surefit.cli.terminal import user_output_to_stderr
     from surefit.inputs.encoder import read_encoder
@@ -39,11 +49,13 @@ def evaluate(
 
     with Display() as display, user_output_to_stderr():
         opened = generating(open_trained(run, trust_code or ()), generation_settings(set_))
-        result, store = evaluate_run(opened, data or None, progress=display.progress)
+        asked = Asked(data or None, suite, general_text, base)
+        judged = evaluate_run(opened, asked, progress=display.progress)
+        result, store = judged.evaluation, judged.store
         encoder = read_encoder(opened.model_path)
         baselines, task = opened.plan.get("baselines", {}), opened.task
         if (
-            data and task.figures.baselines is not None
+            data and store is not None and task.figures.baselines is not None
         ):  # what can be judged without the training rows
             baselines = without_nan(task.figures.baselines(None, store, encoder))
     # In the order of the confusion matrix: a row per true class, a column per predicted one.
@@ -53,12 +65,17 @@ def evaluate(
         "metrics": without_nan(result.metrics),
         "baselines": baselines,
         **({"classes": classes} if classes is not None else {}),
-        "rows": len(store),
-        "dropped_rows": store.notes["dropped"],
+        **({} if store is None else {"rows": len(store), "dropped_rows": store.notes["dropped"]}),
         "precision": result.precision,
         "samples": result.samples,
+        **({"scores": judged.scores, "items": judged.items} if suite else {}),
     }
-    print_json(found) if json else _show_metrics({**found, "metrics": result.metrics})
+    if judged.before is not None:
+        before = {**judged.before.evaluation.metrics, **judged.before.scores}
+        items = {"items": judged.before.items} if suite else {}
+        found["before"] = {"metrics": without_nan(before), **items}
+    shown = {**found, "metrics": {**result.metrics, **judged.scores}}
+    print_json(found) if json else _show_metrics(shown)
     return 0
 
 
@@ -68,12 +85,14 @@ def _show_metrics(found: Mapping[str, Any]) -> None:
     from surefit.inputs.encoded_row import describe_counts
 
     for name, value in found["metrics"].items():
-        shown = f"{value:.6g}" if isinstance(value, int | float) else f"{value}"
+        known = found.get("before", {"metrics": {}})["metrics"].get(name)
+        figures = [value] if known is None else [known, value]
+        shown = " → ".join(f"{n:.6g}" if isinstance(n, int | float) else f"{n}" for n in figures)
         print(result_line(name, f"{shown}{beside_figure(name, found['baselines'])}"))
     for name in ("classes", "rows", "precision"):
         if name in found:
             print(result_line(name, found[name]))
-    if found["dropped_rows"]:
+    if found.get("dropped_rows"):
         print(result_line("dropped", describe_counts(found["dropped_rows"])))
 
 

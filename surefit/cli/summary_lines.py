@@ -9,6 +9,7 @@ from rich.text import Text
 
 from surefit.cli.terminal import as_line
 from surefit.gigabytes import show_gb, show_size
+from surefit.progress import show_seconds
 from surefit.run.events import Outcome, best_baseline
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ def _row_lines(plan: Plan, ledger: Ledger) -> Iterator[tuple[str, str]]:
         f"{ledger.rows:,}: {ledger.train_rows:,} training, {ledger.eval_rows:,} validation, "
         f"{dropped:,} dropped, {ledger.truncated_rows:,} truncated{split}",
     )
+    yield from ((f"source {name}", ledger.of_source(name)) for name in ledger.sources)
     factor = plan.config.augmentation_factor
     if factor > 1:
         yield (
@@ -265,7 +267,7 @@ def evaluation_lines(
     for name, value in event["metrics"].items():
         if isinstance(value, int | float):
             beside = beside_figure(name, baselines)
-            parts.append(f"{NAMES.get(name, name)} {_figure(value)}{beside}")
+            parts.append(f"{NAMES.get(name, name)} {show_figure(value)}{beside}")
     yield as_line("  ".join(parts), style="bold")
     for sample in event.get("samples", ())[:SHOWN_SAMPLES]:
         for name, text in (
@@ -284,7 +286,7 @@ def beside_figure(metric: str, baselines: Mapping[str, Mapping[str, Any]]) -> st
     ' (majority class 0.8700)'
     """
     best = best_baseline(metric, baselines)
-    return f" ({best[0]} {_figure(best[1])})" if best is not None else ""
+    return f" ({best[0]} {show_figure(best[1])})" if best is not None else ""
 
 
 def outcome_lines(found: Sequence[Outcome]) -> Iterator[str]:
@@ -297,9 +299,9 @@ def outcome_lines(found: Sequence[Outcome]) -> Iterator[str]:
     has_baseline = any(each.baseline is not None for each in found)
     rows = [("metric", "before → after" if has_before else "after", "best baseline")]
     for each in found:
-        before = f"{_figure(each.before)} → " if each.before is not None else ""
+        before = f"{show_figure(each.before)} → " if each.before is not None else ""
         known = each.baseline is not None
-        base = f"{_figure(each.baseline or 0.0)} ({each.baseline_name})" if known else ""
+        base = f"{show_figure(each.baseline or 0.0)} ({each.baseline_name})" if known else ""
         rows.append((each.metric, f"{before}{each.after:.6g}", base))
     width = max(len(row[1]) for row in rows) + 4
     for name, figures, base in rows if found else ():
@@ -314,7 +316,7 @@ def describe_baseline(figures: Mapping[str, Any]) -> str:
     """
     shown = [repr(figures["column"])] if "column" in figures else []
     numbers = ((name, value) for name, value in figures.items() if isinstance(value, float))
-    shown += [f"{name} {_figure(value)}" for name, value in numbers]
+    shown += [f"{name} {show_figure(value)}" for name, value in numbers]
     return ", ".join([*shown, *([figures["note"]] if "note" in figures else [])])
 
 
@@ -327,7 +329,7 @@ def result_line(name: str, text: Any) -> str:
     return f"{name:<15} {text}"
 
 
-def _figure(value: float) -> str:
+def show_figure(value: float) -> str:
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.4g}"
 
 
@@ -370,16 +372,3 @@ def _rehearsal_line(rehearsal: Rehearsal) -> str:
     size = "at true size" if rehearsal.true_size else "on one batch"
     done = f"{', '.join(rehearsal.phases)} before step 1, {size}" if rehearsal.phases else "none"
     return f"{done}; left out: {left_out}" if left_out else done
-
-
-def show_seconds(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> show_seconds(7384), show_seconds(75), show_seconds(0.2)
-    ('2 h 3 min', '1 min 15 s', '1 s')
-    """
-    minutes, rest = divmod(max(1, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

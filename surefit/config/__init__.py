@@ -1,5 +1,7 @@
 """The config of a run: command line, YAML and Python all become one validated RunConfig."""
 
+from surefit.config.config_schema import config_schema
+from surefit.config.data_sources import DataSource, as_sources, name_sources
 from surefit.config.input_sections import (
     Audio,
     Augmentation,
@@ -43,6 +45,7 @@ __all__ = [
     "Audio",
     "Augmentation",
     "ChangeName",
+    "DataSource",
     "EarlyStopping",
     "FeatureShape",
     "Generation",
@@ -56,11 +59,14 @@ __all__ = [
     "SeriesAugment",
     "Splitting",
     "Switch",
+    "as_sources",
     "config_fields",
+    "config_schema",
     "config_yaml",
     "joint_name",
     "joint_parts",
     "make_config",
+    "name_sources",
     "nest",
     "parse_setting",
     "read_yaml",

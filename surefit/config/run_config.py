@@ -6,13 +6,13 @@ The docstring under a field is the only text about it: `--help` and docs/config.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
+from surefit.config.data_sources import SET_NAME, Source, read_source
 from surefit.config.input_sections import Audio, Augmentation, FeatureShape, Images, Tables
 from surefit.config.sections import (
     LOCAL,
@@ -39,9 +39,11 @@ from surefit.errors import UsageError
 class RunConfig(Section):
     """Everything that decides a run, apart from Python objects passed in."""
 
-    data: tuple[str, ...] = ()
+    data: tuple[Source, ...] = ()
     """Training data: a file, a folder, a URL (s3://, gs://, hf://, https:// …) or a hub id.
-    Several: a YAML list, or repeat the option."""
+    Several: a YAML list, or repeat the option. A source with a name (NAME=path) or keys of its own,
+    {path, name, columns, weight, cap}, has its own metrics, such as NAME_loss; weight: how often an
+    epoch draws each of its rows; cap: the most rows that an epoch draws of it."""
     eval_data: tuple[str, ...] | dict[str, str] = ()
     """Validation data, as for data. Several sets are {NAME: path}, or NAME=path repeated: each has
     its metrics, such as NAME_loss, and the first decides which step is best, or the one that
@@ -277,6 +279,19 @@ class RunConfig(Section):
                 raise ValueError("it has a NUL, which no name of a file has")
         return value
 
+    @field_validator("data", mode="before")
+    @classmethod
+    def _sources(cls, value: Any) -> Any:
+        is_one = isinstance(value, str) or (isinstance(value, Mapping) and "path" in value)
+        several = [value] if is_one else value
+        is_list = isinstance(several, list | tuple)
+        return tuple(map(read_source, several)) if is_list else value
+
+    @property
+    def data_paths(self) -> tuple[str, ...]:
+        """Return where the training data is, of all sources."""
+        return tuple(each if isinstance(each, str) else each.path for each in self.data)
+
     @field_validator("eval_data", mode="before")
     @classmethod
     def _named_sets(cls, value: Any) -> Any:
@@ -344,8 +359,6 @@ class RunConfig(Section):
         return rates
 
 
-SET_NAME = re.compile(r"(\w[\w-]*)=(.+)")
-"""A validation set on the command line: its name and its path."""
 LOCAL_KEYS = tuple(n for n, info in RunConfig.model_fields.items() if LOCAL in info.metadata)
 SHORT_KEYS = {"lora_r": "lora.r", "label_from": "read.label_from"}
 """Options whose key is in a section."""

@@ -170,6 +170,9 @@ class Reading(Section):
     missing: tuple[str, ...] | None = None
     """Texts that stand for a missing value in columns of numbers, dates and categories, in any
     case. Default: NA, N/A, NaN, null, ?, - and the like."""
+    roles: dict[str, str] = Field({})
+    """What the roles of messages are, where they have names of their own: {client: user, agent:
+    assistant}."""
     decimal: Literal["point", "comma"] | None = None
     """The decimal mark of numbers in delimited text; with it, grouped thousands and signs of
     currencies are read, too: 1.234,50 €. Default: only plain numbers, such as 1234.5, are read."""

@@ -157,7 +157,7 @@ def describe_faults(
 
 def _spread(error: Any) -> Iterator[Fault]:
     """Yield one fault of pydantic; a section that surefit does not have is taken key by key."""
-    key = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    key = ".".join(str(part) for part in error["loc"] if str(part)[:1] != "[")
     if error["type"] != "extra_forbidden" and error["loc"][-1:] != ("[key]",):
         what = error["msg"].removeprefix("Value error, ")
         message = f"{what[0].lower()}{what[1:]}; found {error['input']!r}."

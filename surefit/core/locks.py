@@ -26,10 +26,12 @@ from surefit.core.foreign import parse_json
 from surefit.errors import UsageError
 from surefit.gigabytes import existing_place
 
-FILE = ".lock"
+FILE, STOP = ".lock", ".stop"
+"""Of a run: who trains it, and that it is to stop after its step."""
+STOP_TEXT = b"surefit stops this run after its step, and then deletes this file.\n"
 WRITTEN = (
     *("config.yaml", "plan.json", "digests.json", "events.jsonl", "examples.json", "report.html"),
-    *("checkpoints", "failures", "model", "surefit", FILE),
+    *("checkpoints", "failures", "model", "surefit", FILE, STOP),
 )
 """What surefit and its trackers write in the folder of a run."""
 BEGINNING = b'{"pid": '
@@ -88,6 +90,23 @@ def _acquire(path: Path, wait_seconds: float) -> Any:
             return None
         raise
     return lock
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a process holds a lock; it is not taken."""
+    try:
+        descriptor = files.open_own(path, os.O_RDONLY)
+    except (OSError, UsageError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def share_byte(descriptor: int, byte: int) -> None:
@@ -166,7 +185,30 @@ def lock_run(folder: Path) -> Iterator[None]:
             ) from None
         for place in (folder, folder / "checkpoints", folder / "failures"):
             files.sweep(place)
+        _forget_stop(folder)  # it was for an earlier process
+        held.callback(_forget_stop, folder)
         yield
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Ask the process that trains a run to stop after its step, which it then saves.
+
+    The request is a file: no process is looked for by its number, which a stranger's folder could
+    choose.
+    """
+    if not is_held(folder / FILE):
+        raise UsageError(f"{folder} is not being trained.", "Nothing has to be stopped.")
+    files.write_bytes(folder / STOP, STOP_TEXT)
+
+
+def is_asked_to_stop(folder: Path) -> bool:
+    """Return whether a run has been asked to stop after its step."""
+    return files.read_own(folder / STOP) == STOP_TEXT
+
+
+def _forget_stop(folder: Path) -> None:
+    if is_asked_to_stop(folder):
+        files.remove_file(folder / STOP)
 
 
 @contextmanager

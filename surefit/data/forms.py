@@ -58,6 +58,8 @@ PREFERENCE_PAIRS = rule(
 DIALOGUES = get_role("messages").names
 TURNS = (("input", "output"), ("question", "answer"), ("user", "assistant"), ("prompt", "response"))
 """Names of what is said by each side in one turn, as Capybara's objects have them."""
+SPEAKERS, SAID = ("speaker", "author", "sender"), ("utterance", "message", "text", "content")
+"""Names of who says something, and what, beside the usual role and content."""
 NAMES_ONE = word_set(
     "label labels correct right gold best key choice choices options index incorrect distractors "
     "score scores rating ratings rank ranks ranking reward rewards preference votes"
@@ -213,6 +215,53 @@ def _find_turns(table: Table) -> Iterator[Found]:
                 for chunk in table.arrow[name].chunks
             ]
             yield Found((name,), {"messages": pa.chunked_array(turns)})
+
+
+def name_roles(table: Table, roles: Mapping[str, str]) -> Table:
+    """Return the table with the usual names of the roles of messages, which have other ones."""
+    for name in table.columns if roles else ():
+        kind = table.column_type(name)
+        names = fields_of(kind.value_type) if is_dialogue(kind) else ()
+        if not {"role", "from"}.isdisjoint(names):
+            made = _with_fields(table.arrow[name], {each: each for each in names}, roles)
+            arrow = table.arrow.set_column(table.columns.index(name), name, made)
+            table = replace(table, arrow=arrow, key=fingerprint(table.key, [*roles.items()]))
+    return table
+
+
+def _find_speakers(table: Table) -> Iterator[Found]:
+    """`dialogue: [{"speaker": …, "utterance": …}, …]`."""
+    for name in table.columns:
+        kind = table.column_type(name)
+        if name not in DIALOGUES or not is_dialogue(kind):
+            continue
+        fields = fields_of(kind.value_type)
+        pairs = [[n for n in fields if n in names] for names in (SPEAKERS, SAID)]
+        if {"role", "from"}.isdisjoint(fields) and all(len(each) == 1 for each in pairs):
+            usual = dict(zip((each[0] for each in pairs), ("role", "content"), strict=True))
+            names = {each: usual.get(each, each) for each in fields}
+            yield Found((name,), {"messages": _with_fields(table.arrow[name], names)})
+
+
+def _with_fields(
+    lists: pa.ChunkedArray, names: Mapping[str, str], roles: Mapping[str, str] | None = None
+) -> pa.ChunkedArray:
+    """Return lists of objects with other names of their fields, and of the roles in them."""
+    made = []
+    for chunk in lists.chunks:
+        objects = chunk.flatten()
+        values = [pc.struct_field(objects, name) for name in names]
+        if roles:
+            own, usual = pa.array([*roles]), pa.array([*roles.values()])
+            values = [
+                pc.coalesce(usual.take(pc.index_in(each, own)), each)
+                if name in ("role", "from")
+                else each
+                for name, each in zip(names, values, strict=True)
+            ]
+        objects = pa.StructArray.from_arrays(values, [*names.values()])
+        made.append(pa.ListArray.from_arrays(pa.array(_ends(chunk), pa.int32()), objects))
+    return pa.chunked_array(made)
 
 
 def _find_spoken_lists(table: Table) -> Iterator[Found]:
@@ -405,6 +454,7 @@ def _find_scored_lists(table: Table) -> Iterator[Found]:
 FORMS = (
     Form("a text in each of several languages", _find_translations),
     Form("turns of a question and its answer", _find_turns),
+    Form("messages whose fields have other names", _find_speakers),
     Form("a list of what two sides say in turn", _find_spoken_lists),
     Form("a list of questions and one of their answers", _find_lists_of_turns),
     Form("a question, and its answers with their places", _find_answer_objects),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from surefit.config import Reading
+from surefit.config import DataSource, Reading, as_sources, make_config, name_sources
 from surefit.data.cache import fingerprint, module_fingerprint
 from surefit.data.cache_entry import content_hashes, file_fingerprint
 from surefit.data.column_types import describe_type
@@ -43,9 +43,10 @@ from surefit.data.formats.number_columns import text_by_few_cells
 from surefit.data.formats.opened import IDX, Opened, labels_beside, reading_file
 from surefit.data.formats.text_decoding import is_text_file
 from surefit.data.formats.text_lines import label_texts, open_records, pair_texts, without_empty
-from surefit.data.forms import spread_columns
+from surefit.data.forms import name_roles, spread_columns
 from surefit.data.official_splits import Part, without_part
 from surefit.data.python.objects import dict_splits, open_object
+from surefit.data.roles import get_role
 from surefit.data.table import Source, Table
 from surefit.errors import FindingError, UsageError
 from surefit.findings import Finding, note, rule
@@ -106,8 +107,12 @@ def open_table(
     classes of their lines. With `may_differ`, files may be of different forms, without a column in
     common.
     """
-    if isinstance(data, str | Path):
-        data = [data]
+    sources = as_sources(data)
+    if sources is not None and not all(isinstance(each, str) for each in sources):
+        named = name_sources(make_config({"data": sources}).data)
+        open_one = partial(open_table, reading=reading, on_bad_file=on_bad_file, part=part)
+        return mix_sources([(each, open_one([each.path])) for each in named])
+    data = sources or data
     if not isinstance(data, list | tuple) or not all(isinstance(d, str | Path) for d in data):
         table = open_object(data)
     elif data:
@@ -123,7 +128,8 @@ def open_table(
     if table.num_rows == 0:
         shown = ", ".join(source.file for source in table.sources)
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
-    return read_named_files(spread_columns(table), reading or Reading())
+    reading = reading or Reading()
+    return read_named_files(name_roles(spread_columns(table), reading.roles), reading)
 
 
 def _open_paths(
@@ -152,6 +158,37 @@ def _open_paths(
     return _join(files[: len(opened)], opened, key, [*notes, *left_out, *empty], may_differ)
 
 
+def mix_sources(tables: Sequence[tuple[DataSource, Table]]) -> Table:
+    """Return the rows of several sources, each with its own columns under the names of their roles.
+
+    Of columns that a source names, the roles are the new names; another column of that name gives
+    way.
+    """
+    sources: list[Source] = []
+    opened, notes, first = [], list[Finding](), 0
+    for source, table in tables:
+        for role, column in source.columns.items():
+            table.require_column(f"columns.{role}", column)
+        new = {column: get_role(role).names[0] for role, column in source.columns.items()}
+        taken = {*new.values()} - {*new}
+        names = {n: new.get(n, f"{n}.unread" if n in taken else n) for n in table.columns}
+        opened.append(Opened(table.arrow.rename_columns([names[n] for n in table.columns])))
+        for each in table.sources:
+            columns = tuple(names[name] for name in each.columns or table.columns)
+            sources.append(Source(each.file, first + each.first_row, columns, source.name or ""))
+        if new:
+            read = ", ".join(f"{role} = {column}" for role, column in source.columns.items())
+            notes.append(note(f"Source {source.name}: {read}.", file=table.sources[0].file))
+        notes += table.findings
+        first += table.num_rows
+    arrow = _concatenate([Path(source.path) for source, _ in tables], opened)
+    known = [(each.name, [*each.columns.items()], table.key) for each, table in tables]
+    files = dict.fromkeys(name for _, table in tables for name in table.files)
+    contents = dict.fromkeys(name for _, table in tables for name in table.contents)
+    key = fingerprint("mixed", known)
+    return Table(arrow, tuple(sources), key, tuple(notes), tuple(files), tuple(contents))
+
+
 def files_of(data: Sequence[str | Path]) -> list[Path]:
     """Return the local files to open for some data, without label files that belong to others."""
     finder = Finder(OPENERS, ending)
@@ -160,6 +197,12 @@ def files_of(data: Sequence[str | Path]) -> list[Path]:
 
 def validation_of(data: Any) -> Any:
     """The validation part of data with official splits: paths, or a Dataset; None without one."""
+    if isinstance(data, list | tuple) and any(isinstance(each, DataSource) for each in data):
+        return [
+            each.model_copy(update={"path": str(path)})
+            for each in name_sources(data)
+            for path in validation_of([each.path]) or ()
+        ] or None
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) for d in data):
         finder = Finder(OPENERS, ending)
         found = (finder.splits_in(path) for path in locate(data, finder)[0])

@@ -38,6 +38,8 @@ class Source:
     file: str
     first_row: int
     columns: tuple[str, ...] = ()
+    name: str = ""
+    """The name of the source that the file belongs to, where several are mixed."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,14 @@ class Table:
     def where(self, row: int) -> dict[str, str | int]:
         """File and row of row number `row`, as a Finding states them."""
         source = next(s for s in reversed(self.sources) if s.first_row <= row)
-        return {"file": source.file, "row": row - source.first_row}
+        named: dict[str, str | int] = {"source": source.name} if source.name else {}
+        return {"file": source.file, "row": row - source.first_row, **named}
+
+    @cached_property
+    def mixed(self) -> dict[str, int]:
+        """The names of the sources that are mixed, and the first row of each."""
+        named = {s.name: s.first_row for s in reversed(self.sources) if s.name}
+        return dict(reversed(named.items()))
 
     def row(self, index: int) -> dict[str, Any]:
         """Return one row as Python values and arrays."""

@@ -318,6 +318,8 @@ def _write(
         if found:
             raise FindingError(*found)
         notes |= tally.notes()
+        if table.mixed:
+            notes["sources"] = table.mixed
 
 
 def _append(

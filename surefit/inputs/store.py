@@ -91,6 +91,14 @@ class Store:
                     "the disk.",
                 )
 
+    @property
+    def sources(self) -> dict[str, range]:
+        """The rows of each source that is mixed with others; empty where there is only one."""
+        firsts: dict[str, int] = self.notes.get("sources", {})
+        starts = np.searchsorted(self.source_row, [*firsts.values()]).tolist()
+        ends = [*starts[1:], len(self)]
+        return dict(zip(firsts, map(range, starts, ends), strict=True))
+
     def row(self, index: int) -> dict[str, Array]:
         """Return one encoded row: per column, an array over the values on disk."""
         return {name: self.value(name, index) for name in self.fields}

@@ -329,10 +329,10 @@ def total_seconds(
     per_epoch = slope * batches.total_positions() + fixed * batches.num_micro_batches()
     steps = max(job.batches.steps_per_epoch, 1)
     processes = job.batches.num_processes
-    per_epoch += augment_seconds(job) * len(job.train)
+    per_epoch += augment_seconds(job) * batches.num_rows
     training = job.num_steps / steps * per_epoch / processes + job.num_steps * step_seconds
     if job.pipeline.live is not None:
-        read_rows = job.num_steps / steps * len(job.train) / processes
+        read_rows = job.num_steps / steps * batches.num_rows / processes
         training += read_rows * job.pipeline.live.row_seconds
     lengths = job.validation.lengths
     sets = [store.lengths for store in job.named.values()] or [lengths]

@@ -116,25 +116,33 @@ def _measure(
 ) -> dict[str, Any]:
     metrics = {"loss": as_metric(pipeline.loss)}
     metrics |= {n: as_metric(m, pipeline.encoder) for n, m in pipeline.task.metrics.items()}
-    totals: dict[str, dict[str, Any]] = {name: {} for name in metrics}
+    totals: dict[str, dict[str, dict[str, Any]]] = {}  # by source and metric
     some_rows = settings.max_batches is not None  # which a metric of all rows may refuse
     asked = {} if some_rows else pipeline.task.figures.own_metrics
     own = {name: each.start(group.size) for name, each in asked.items()}
     together = "padded" if pipeline.layout.padding_free else pipeline.row_groups.forward
     groups = group_store(store, together)
+    sources, of_row = [*store.sources] if not some_rows else [], None
+    if sources:  # each batch has rows of one source
+        starts = [rows.start for rows in store.sources.values()]
+        of_row = np.searchsorted(starts, np.arange(len(store)), "right") - 1
+        groups = of_row if groups is None else groups + of_row * (int(groups.max()) + 1)
     chunks = row_chunks(store.lengths, settings.batch_size, settings.max_tokens, groups)
     mine, passes = _share(chunks, group, settings.max_batches, is_sharded(pipeline.module))
     per_row = float(store.num_targets.sum()) / max(len(store), 1)
-    for done, batch in enumerate(prefetch(passes, partial(pipeline.batch, store))):
+    read = lambda rows: (  # noqa: E731
+        "" if of_row is None else sources[of_row[rows[0]]],
+        pipeline.batch(store, rows),
+    )
+    for done, (source, batch) in enumerate(prefetch(passes, read)):
         progress("evaluating", min(done, len(mine)), len(mine))
         weight = 1 if done < len(mine) else 0
         batch = {**batch, PER_ROW: per_row}
         outputs, scored = judged_outputs(pipeline, batch)
         for name, metric in metrics.items():
-            if name == "loss":
-                _add(totals[name], metric.sums(outputs, batch), weight)
-            elif scored is not None:
-                _add(totals[name], metric.sums(scored, batch), weight)
+            if name == "loss" or scored is not None:
+                sums = metric.sums(outputs if name == "loss" else scored, batch)
+                _add(totals.setdefault(name, {}).setdefault(source, {}), sums, weight)
         if own and weight and scored is not None:
             assert pipeline.task.figures.predicted_values is not None
             values = pipeline.task.figures.predicted_values(scored, batch, pipeline.encoder)
@@ -142,11 +150,19 @@ def _measure(
                 each.add(*values)
     progress("evaluating", len(mine), len(mine))
     found: dict[str, Any] = {}
-    for name, sums in totals.items():
-        if sums:
+    of_sources: dict[str, Any] = {}
+    for name, by_source in totals.items():
+        total: dict[str, Any] = {}
+        for source in sources or [""]:
+            others = next(iter(by_source.values()))  # where only other processes have its rows
+            sums = by_source.get(source) or {key: value * 0 for key, value in others.items()}
             reduced = {key: group.reduce(value) for key, value in sums.items()}
-            found |= _figures(name, metrics[name], reduced)
-    return {**found, **{name: each.figure(group.gather) for name, each in own.items()}}
+            _add(total, reduced, 1)
+            figures = _figures(name, metrics[name], reduced) if source and reduced else {}
+            of_sources |= {f"{source}_{each}": value for each, value in figures.items()}
+        found |= _figures(name, metrics[name], total) if total else {}
+    own_figures = {name: each.figure(group.gather) for name, each in own.items()}
+    return {**found, **own_figures, **of_sources}
 
 
 def judged_outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from surefit.config import RunConfig
+from surefit.batches.mixing import Drawn, count_draws
+from surefit.config import RunConfig, name_sources
 from surefit.errors import FindingError
 from surefit.findings import Finding, accept_findings, has_errors
 from surefit.memory.limit import Limit, find_limit
@@ -138,6 +139,12 @@ class Draft:
     def watched(self) -> str | None:
         """The metric that the user watches, without the name of a validation set."""
         return metric_of(self.config.early_stopping.metric, named_eval_data(self.request))
+
+    @property
+    def drawn(self) -> tuple[Drawn, ...]:
+        """What an epoch draws of each source of training rows."""
+        asked = name_sources(self.config.data)
+        return count_draws(self.train.sources, self.train.source_row, asked)
 
     @property
     def limit(self) -> Limit:

@@ -16,8 +16,8 @@ import numpy as np
 
 from surefit.batches.branches import cut_row, is_branched
 from surefit.batches.collate import PADDING_FREE
-from surefit.batches.cut_steps import MOST_BLOCK_ROWS, block_rows
 from surefit.batches.field import IGNORE_INDEX, SEQUENCES, Field, starts_in_time
+from surefit.batches.permutation import MOST_BLOCK_ROWS, block_rows
 from surefit.errors import UsageError
 from surefit.findings import Finding
 from surefit.inputs.store import Store

@@ -68,6 +68,7 @@ def _checked(d: Draft, name: str, table: Table, store: Store) -> Iterator[Findin
 
 
 def rows_key(d: Draft) -> str:
-    """Return the identity of all encoded rows."""
+    """Return the identity of all encoded rows, and of how often sources are drawn."""
     others = [store.key for store in d.named.values() if store is not d.validation]
-    return fingerprint(d.train.key, d.validation.key, *others)
+    drawn = [repr(d.drawn)] if d.drawn else []
+    return fingerprint(d.train.key, d.validation.key, *others, *drawn)

@@ -73,7 +73,7 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
     batches = Batches(d.train.lengths, config.seed, size, accum, count, tokens, order=order)
     blocks = layout.choose_block_rows(d.train, d.request.choices)
     min_rows, layer = d.min_rows or (1, "")
-    batches = replace(batches, block_rows=blocks or 1, min_rows=min_rows)
+    batches = replace(batches, block_rows=blocks or 1, min_rows=min_rows, sources=d.drawn)
     choices = replace(d.plan.choices, order_block_rows=blocks)
     return (batches, choices), check_single_rows(batches, config.epochs, layer)
 

@@ -115,7 +115,7 @@ ENCODED = (
     Stage("augmentation", lambda d: augmentation.check_copies(d.train, d.copies)),
     Stage(
         "encoded rows",
-        lambda d: (make_ledger(d.train, d.validation, d.data.left_out), ()),
+        lambda d: (make_ledger(d.train, d.validation, d.data.left_out, d.drawn), ()),
         "ledger",
     ),
     Stage("encoded rows", lambda d: (rows_key(d), ()), "data_key"),

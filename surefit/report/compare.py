@@ -8,7 +8,16 @@ from typing import Any
 from surefit.core.foreign import content_of
 from surefit.report.charts import line_chart
 from surefit.report.drawn_rows import text_of, word_differences
-from surefit.report.page import Subject, as_page, flat, metric_points, points, subject_of, table
+from surefit.report.page import (
+    Section,
+    Subject,
+    as_page,
+    flat,
+    metric_points,
+    points,
+    subject_of,
+    table,
+)
 from surefit.run.run_folder import Run
 
 SAME_FOR_ALL = ("output", "resume")
@@ -23,14 +32,18 @@ def compare(runs: Sequence[Run]) -> str:
             name = run.path.resolve().name
             about[name if name not in about else str(run.path)] = subject_of(run)
     with content_of(runs[0].path.parent):
-        sections = [
-            ("What differs", _table_of(about, _differences(about))),
-            ("Metrics", _table_of(about, _metrics(about))),
-            ("Curves", _curves(about)),
-            ("Answers", _answers(about)),
-        ]
         state = "; ".join(each.state for each in about.values())
-        return as_page(f"surefit: {', '.join(about)}", state, sections)
+        return as_page(f"surefit: {', '.join(about)}", state, compared(about))
+
+
+def compared(about: Mapping[str, Subject]) -> list[Section]:
+    """Return the sections that compare runs by their names."""
+    return [
+        ("What differs", _table_of(about, _differences(about))),
+        ("Metrics", _table_of(about, _metrics(about))),
+        ("Curves", _curves(about)),
+        ("Answers", _answers(about)),
+    ]
 
 
 def _table_of(about: Mapping[str, Subject], rows: Iterator[tuple[str, Sequence[Any]]]) -> str:

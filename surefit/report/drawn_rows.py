@@ -20,7 +20,7 @@ MOST_TEXT = 120
 OUTSIDE = ("O", "0")
 """Tags of tokens that belong to no entity."""
 LEGEND = (
-    "<p class='cells quiet'><span>not labelled</span> <span class=labelled>labelled</span> "
+    "<p class=cells><span>not labelled</span> <span class=labelled>labelled</span> "
     "<span class=special>special</span> <span class=padding>padding</span> "
     "<span class=truncated>truncated</span> "
     "<span class=l1>loss from 0.5</span> <span class=l2>1.5</span> <span class=l3>3</span> "

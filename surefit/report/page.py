@@ -19,7 +19,7 @@ from surefit.inputs.encoded_row import describe_counts
 from surefit.report.charts import bars, counted, line_chart, show_number
 from surefit.report.drawn_rows import LEGEND, draw_batch, draw_examples, text_of, word_differences
 from surefit.report.judged_rows import draw_judged
-from surefit.run.events import outcomes
+from surefit.run.events import EventTail, metrics_of, outcomes
 
 if TYPE_CHECKING:
     from surefit.run.run_folder import Run
@@ -29,6 +29,8 @@ Section = tuple[str, str]
 SETTLED = ("model", "loss", "metrics", "generate", "augment", "baselines")
 """Parts of a plan that say how it is trained and judged."""
 WARNING_HEADS = ("code", "step", "warning", "fix")
+MOST_EVALUATIONS = 20
+"""Whose generated answers are shown."""
 MARK = "<!-- written by surefit -->"
 """How pages of surefit start: a file without it is not replaced."""
 
@@ -72,10 +74,11 @@ def write_report(run: Run) -> Path:
     return run.report_path
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write a page where the user asks for it; a file that is none of surefit's is not replaced."""
+def write_page(path: Path, page: str, mark: str = MARK) -> None:
+    """Write a page where the user asks for it; a file that does not start as surefit's do is not
+    replaced."""
     try:
-        if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK):
+        if path.exists() and not path.read_text("utf-8", "replace").startswith(mark):
             raise UsageError(f"{path} is not a report of surefit, and is not replaced.", ANOTHER)
         files.write_text(path, page)
     except OSError as error:
@@ -85,10 +88,11 @@ def write_page(path: Path, page: str) -> None:
 ANOTHER = "Choose another name for the report."
 
 
-def subject_of(run: Run) -> Subject:
-    """Return what a run's page is about."""
-    plan, history = run.plan, run.history
-    steps = sum(event["event"] == "step" for event in history)
+def subject_of(run: Run, read: EventTail | None = None) -> Subject:
+    """Return what a run's page is about; its events as they were `read`, or all of them."""
+    plan, best = run.plan, run.best_step
+    history = run.history if read is None else read.history
+    steps = sum(e["event"] == "step" for e in history) if read is None else read.num_steps
     state = "finished" if run.finished else "not finished"
     return Subject(
         plan,
@@ -96,8 +100,8 @@ def subject_of(run: Run) -> Subject:
         ("surefit", "train", f"{run.path}/config.yaml", "--output", f"{run.path}-again"),
         history,
         run.examples,
-        run.metrics,
-        run.best_step,
+        metrics_of(history, best),
+        best,
         f"{run.path}: {state}, {steps:,} of {plan['steps']:,} steps",
     )
 
@@ -108,11 +112,21 @@ def render(run: Run) -> str:
 
 
 def render_subject(about: Subject) -> str:
-    """Return the page of a plan or a run as HTML: what needs action first."""
+    """Return the page of a plan or a run as HTML."""
+    return as_page(title_of(about), about.state, sections_of(about))
+
+
+def title_of(about: Subject) -> str:
+    """Return the title of a page about a plan or a run."""
+    name = (about.plan.get("model") or {}).get("name", "no model")
+    return f"surefit: {about.plan['task']}, {name}"
+
+
+def sections_of(about: Subject) -> list[Section]:
+    """Return all sections of the page: what needs action first."""
     plan = about.plan
-    name = (plan.get("model") or {}).get("name", "no model")
     best = f" of the best step ({about.best_step:,})" if about.best_step else ""
-    sections = [
+    return [
         (f"Validation metrics{best}", _results(about)),
         ("Warnings of the run", table(WARNING_HEADS, _warnings(about.history))),
         ("Findings", _findings(plan["findings"])),
@@ -130,7 +144,6 @@ def render_subject(about: Subject) -> str:
         ("Decisions", "".join(f"<p>{text_of(text)}</p>" for text in plan["notes"])),
         ("What was settled", table(("setting", "value"), _settings(plan))),
     ]
-    return as_page(f"surefit: {plan['task']}, {name}", about.state, sections)
 
 
 def as_frame(page: str) -> str:
@@ -175,7 +188,7 @@ def _text(value: Any) -> str:
 def _results(about: Subject) -> str:
     """Return each metric from before training to after it beside the baseline; others below."""
     known = outcomes(about.history, about.metrics, about.plan.get("baselines") or {})
-    rows = (
+    rows = [
         (
             each.metric,
             "" if each.before is None else float(each.before),
@@ -183,14 +196,16 @@ def _results(about: Subject) -> str:
             "" if each.baseline is None else f"{show_number(each.baseline)} {each.baseline_name}",
         )
         for each in known
-    )
+    ]
     shown = {
         *(each.metric for each in known),
         *(["confusion"] if about.examples.get("classes") else []),
     }
     others = {n: v for n, v in about.metrics.items() if n not in shown}
     heads = ("metric", "before training", "after", "best baseline")
-    return table(heads, rows) + table(("metric", "value"), _figures(others))
+    kept = [place for place in range(len(heads)) if any(row[place] != "" for row in rows)]
+    measured = table([heads[n] for n in kept], ([row[n] for n in kept] for row in rows))
+    return measured + table(("metric", "value"), _figures(others))
 
 
 def _batches(examples: Mapping[str, Any]) -> str:
@@ -285,6 +300,7 @@ def _ledger(ledger: Ledger) -> Iterator[tuple[str, Any]]:
         yield "training blocks", ledger.train_blocks
         yield "validation blocks", ledger.eval_blocks
     yield "per training epoch", ledger.per_epoch
+    yield from ((f"source {name}", ledger.of_source(name)) for name in ledger.sources)
     if ledger.dropped_views:
         yield "dropped augmented copies", describe_counts(ledger.dropped_views)
     if ledger.unit == "tokens" and ledger.target_unit == "tokens":
@@ -388,10 +404,17 @@ def _evaluations(about: Subject) -> str:
 
 
 def _answers(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Return the answers of the last evaluation beside what was expected, word by word."""
-    samples: Sequence[Mapping[str, Any]] = next(
-        (e["samples"] for e in reversed(evaluations) if e.get("samples")), ()
+    """Return generated answers beside what was expected, word by word: the last evaluation's, and
+    below them those of the earlier ones."""
+    drawn = [(e, _answer_table(e["samples"])) for e in evaluations if e.get("samples")]
+    last = "".join(body for _, body in drawn[-1:])
+    return last + "".join(
+        f"<details><summary>epoch {e['epoch']}, step {e['step']:,}</summary>{body}</details>"
+        for e, body in reversed(drawn[:-1][-MOST_EVALUATIONS:])
     )
+
+
+def _answer_table(samples: Sequence[Mapping[str, Any]]) -> str:
     rows = (
         f"<tr><td>{text_of(each['prompt'])}</td><td>{text_of(each['expected'] or '')}</td>"
         f"<td>{word_differences(each['expected'], each['got'])}</td></tr>"

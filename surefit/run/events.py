@@ -102,6 +102,99 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
             )
 
 
+class EventTail:
+    """Reads what has been appended to a file of events, and never twice what it has read.
+
+    Of many steps, the means of neighbours are kept: at most `2 * most_steps` of them.
+    """
+
+    def __init__(self, path: Path, most_steps: int = 1000) -> None:
+        self._path, self._most = path, most_steps
+        self._begin((0, 0))
+
+    def _begin(self, file: tuple[int, int]) -> None:
+        self._file, self._offset, self._stride = file, 0, 1
+        self._steps, self._others = list[dict[str, Any]](), list[dict[str, Any]]()
+        self._waiting = list[dict[str, Any]]()
+        self.num_steps, self.last_step = 0, dict[str, Any]()
+
+    def read(self) -> bool:
+        """Read what is new; return whether there was anything. A file that was cut is read anew."""
+        try:
+            descriptor = open_own(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if (about.st_dev, about.st_ino) != self._file or about.st_size < self._offset:
+                self._begin((about.st_dev, about.st_ino))
+            file.seek(self._offset)
+            lines = file.read().split(b"\n")[
+                :-1
+            ]  # behind the last newline, a line is being written
+        for line in lines:
+            event = _parse(line)
+            if event is None:
+                raise UsageError(
+                    f"{self._path} is damaged at byte {self._offset}: expected an event, found "
+                    f"{line[:60].decode('utf-8', 'replace')!r}.",
+                    "Restore the file from a copy, or delete that line.",
+                )
+            self._offset += len(line) + 1
+            self._add(event)
+        return bool(lines)
+
+    def _add(self, event: dict[str, Any]) -> None:
+        if event["event"] != "step":
+            self._others.append(event)
+            return
+        self.num_steps, self.last_step = self.num_steps + 1, event
+        self._waiting.append(event)
+        if len(self._waiting) == self._stride:
+            self._steps.append(mean_step(self._waiting))
+            self._waiting = []
+        if len(self._steps) >= 2 * self._most:
+            pairs = range(0, len(self._steps), 2)
+            self._steps = [mean_step(self._steps[place : place + 2]) for place in pairs]
+            self._stride *= 2
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """Return the events so far, in their order."""
+        steps = [*self._steps, *([mean_step(self._waiting)] if self._waiting else [])]
+        return sorted([*steps, *self._others], key=lambda event: int(event["step"]))
+
+
+def mean_step(events: Sequence[Event]) -> dict[str, Any]:
+    """Return one event for consecutive steps: means of their figures, the sum of their seconds.
+
+    >>> mean_step([{"step": n, "loss": 2.0 - n, "seconds": 1.0} for n in (0, 1)])
+    {'step': 1, 'loss': 1.5, 'seconds': 2.0}
+    """
+    if len(events) == 1:
+        return dict(events[0])
+    merged = dict(events[-1])
+    for name, value in merged.items():
+        known = [each for event in events if isinstance(each := event.get(name), float)]
+        if known and isinstance(value, float | None):
+            total = sum(known)
+            merged[name] = total if name == "seconds" else total / len(known)
+    return merged
+
+
+def last_events(path: Path, num_bytes: int = 1 << 16) -> list[dict[str, Any]]:
+    """Return the events in the last bytes of the file; lines that are none are left out."""
+    try:
+        descriptor = open_own(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return []
+    with open(descriptor, "rb") as file:
+        start = max(0, os.fstat(descriptor).st_size - num_bytes)
+        file.seek(start)
+        lines = file.read().split(b"\n")[1 if start else 0 : -1]
+    return [event for line in lines if (event := _parse(line)) is not None]
+
+
 @dataclass(frozen=True)
 class Stored:
     """What is relied on in a stored event; it may have more."""
@@ -148,6 +241,13 @@ def summarise_epochs(events: Sequence[Event]) -> list[dict[str, Any]]:
         }
         for number, epoch in epochs.items()
     ]
+
+
+def metrics_of(history: Sequence[Event], best_step: int | None) -> dict[str, Any]:
+    """Return the metrics of the evaluation whose weights `model/` has; empty without one."""
+    evals = [event for event in history if event["event"] == "eval" and event["step"]]
+    chosen = next((e for e in evals if e["step"] == best_step), evals[-1] if evals else None)
+    return dict(chosen["metrics"]) if chosen else {}
 
 
 @dataclass(frozen=True)

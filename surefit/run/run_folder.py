@@ -23,7 +23,7 @@ from surefit.core.locks import WRITTEN
 from surefit.errors import UsageError, to_resume
 from surefit.inputs.encoder import Encoder
 from surefit.run.choose_checkpoint import NAME, latest_state
-from surefit.run.events import read_events, summarise_epochs, without_nan
+from surefit.run.events import metrics_of, read_events, summarise_epochs, without_nan
 from surefit.targets.metrics.own_metric import with_metrics, with_scorer
 from surefit.targets.own_outputs import needs_loss_fn
 from surefit.targets.task_spec import TaskSpec
@@ -182,11 +182,8 @@ class Run:
     @property
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of the evaluation whose weights `model/` has; empty without one."""
-        evals = [event for event in self.history if event["event"] == "eval" and event["step"]]
-        best = self.best_step
-        chosen = next((e for e in evals if e["step"] == best), evals[-1] if evals else None)
         with content_of(self.events_path):
-            return dict(chosen["metrics"]) if chosen else {}
+            return metrics_of(self.history, self.best_step)
 
     @property
     def best_step(self) -> int | None:
@@ -264,6 +261,19 @@ class Run:
         from surefit.results import worst
 
         return worst(self, count, data)
+
+    def plot(self) -> Any:
+        """Return the curves of the run so far, which notebooks show."""
+        from surefit.results import plot
+
+        return plot(self)
+
+    def confusion(self) -> Any:
+        """Return how often each class was predicted for each true class, as `predictions` returns
+        rows; in a DataFrame, the true classes are the index."""
+        from surefit.results import confusion
+
+        return confusion(self)
 
     def _repr_html_(self) -> str:
         """Return the report of the run, as notebooks show it."""

@@ -78,7 +78,8 @@ def choose_task(
         asked = isinstance(wanted, TaskSpec)  # then a column of the wrong kind has its own message
         for needed in form.needs:
             one = replace(form, needs=(needed,))
-            roles = roles_for(one, table, chosen, inferred=wanted is None, tables=not auto_classes)
+            own = _of_form(task, needed, chosen)
+            roles = roles_for(one, table, own, inferred=wanted is None, tables=not auto_classes)
             if roles is not None and (
                 asked or task.reads.takes is None or task.reads.takes(table, roles)
             ):
@@ -92,6 +93,14 @@ def choose_task(
     if wanted is None:
         _refuse_guess(table, task, roles, known)
     return task, roles
+
+
+def _of_form(task: TaskSpec, needed: Sequence[str], chosen: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the chosen columns without those of the other forms that the task mixes, where all of
+    several forms are named: a run that is resumed names them all."""
+    named = [names for names in task.needs if {*names} <= {*chosen} & {*task.reads.mixes}]
+    others = {role for names in named for role in names} - {*needed} if len(named) > 1 else ()
+    return {role: column for role, column in chosen.items() if role not in others}
 
 
 def _may_name(task: TaskSpec) -> bool:

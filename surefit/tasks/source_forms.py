@@ -138,6 +138,8 @@ class _Unifier:
             own = None if others is None else roles_for(self.task, others, {}, by_type=False)
             if others is None or own is None:
                 break
+            if self.chosen and not {*own.items()} <= {*self.chosen.items()}:
+                break
             file = part.sources[0].file
             self._check_mix(own, file)
             part = self._with_form(part, own, file)
@@ -152,7 +154,7 @@ class _Unifier:
         """Rows in which all columns of the known forms are missing; None if there are none."""
         forms = [names for names in self.task.needs if {*names} <= {*self.known}]
         needed = {self.known[role] for names in forms for role in names} & {*part.columns}
-        if self.chosen or not needed or not all(part.arrow[c].null_count for c in needed):
+        if not needed or not all(part.arrow[c].null_count for c in needed):
             return None
         rows = part.arrow.filter(reduce(pc.and_, (pc.is_null(part.arrow[c]) for c in needed)))
         filled = [c for c in rows.column_names if rows[c].null_count < rows.num_rows]

@@ -9,7 +9,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any
 
-from surefit.config import RunConfig
+from surefit.config import RunConfig, name_sources
 from surefit.core import files
 from surefit.data.remote_url import is_url
 from surefit.data.several_columns import list_columns
@@ -75,7 +75,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     synonyms = full(synonyms) if isinstance(synonyms, str) else synonyms
     template = config.template
     known = {
-        "data": tuple(full(path) for path in config.data),
+        "data": tuple(
+            each.model_copy(update={"path": full(each.path)}) for each in name_sources(config.data)
+        )
+        if name_sources(config.data)
+        else tuple(map(full, config.data_paths)),
         "eval_data": {name: full(path) for name, path in config.eval_data.items()}
         if isinstance(config.eval_data, dict)
         else tuple(full(path) for path in config.eval_data),

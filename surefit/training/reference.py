@@ -7,7 +7,8 @@ batches, block by block, so that a stopped computation resumes and another run n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from surefit.data.cache_entry import open_entry
 from surefit.errors import FindingError, UsageError
 from surefit.findings import rule
 from surefit.inputs.store import Store
+from surefit.models.lora import adapted_part, is_adapted, without_adapters
 from surefit.pipeline.pipeline import Pipeline
 from surefit.pipeline.row_groups import row_chunks
 from surefit.plan.layout import training_device
@@ -251,10 +253,18 @@ class _Late(Reference):
         return of_model.values(store, rows)
 
 
+@contextmanager
+def before_training(run: Run, pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Give the Pipeline with the model as it was before training."""
+    if is_adapted(pipeline.module):
+        with without_adapters(adapted_part(pipeline.module)):
+            yield pipeline
+    else:
+        yield _with_module(run, pipeline, open_beginning(run, pipeline).to(pipeline.device).eval())
+
+
 def _begin_again(run: Run, pipeline: Pipeline, known: Known) -> Pipeline:
     """Return the Pipeline with the model as it was before training."""
-    from surefit.pipeline.open_pipeline import apply_choices
-
     module = open_beginning(run, pipeline)
     if digest(module) != known.weights:
         raise FindingError(
@@ -262,6 +272,12 @@ def _begin_again(run: Run, pipeline: Pipeline, known: Known) -> Pipeline:
                 f"{run.config.model} has other weights than when {run.path} began."
             )
         )
+    return _with_module(run, pipeline, module)
+
+
+def _with_module(run: Run, pipeline: Pipeline, module: nn.Module) -> Pipeline:
+    from surefit.pipeline.open_pipeline import apply_choices
+
     call = replace(pipeline.call, head=None)
     return apply_choices(replace(pipeline, module=module, call=call), run.choices)
 

@@ -380,7 +380,7 @@ def refuse_other_version(run: Run, stored: Mapping[str, Any]) -> None:
 
 def refuse_missing_data(run: Run, config: RunConfig) -> None:
     """Refuse a run whose data is no longer where it was; a hub id is looked up later."""
-    for path in map(Path, (*config.data, *config.eval_paths)):
+    for path in map(Path, (*config.data_paths, *config.eval_paths)):
         if path.is_absolute() and not has_magic(str(path)) and not path.exists():
             raise UsageError(
                 f"The data of {run.path} is gone: there is no {path}.",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefit.config import RunConfig
-from surefit.core.locks import lock_run
+from surefit.core.locks import is_asked_to_stop, lock_run
 from surefit.data.cache import use_cache
 from surefit.errors import FindingError, UsageError
 from surefit.memory.process_memory import MemoryGuard
@@ -216,7 +216,7 @@ def _train_steps(work: Work) -> None:
         evaluate,
         work.saver.save,
         emit,
-        lambda: work.stop.value or work.memory.is_near,
+        lambda: work.stop.value or work.memory.is_near or is_asked_to_stop(work.run.path),
         work.watch.note_rows,
         work.listeners.notice,
     )

@@ -20,7 +20,7 @@ from surefit.core.foreign import read_json
 from surefit.errors import UsageError, describe_error
 from surefit.findings import Finding, note
 
-CODE_KEYS = ("model", "task", "loss.function", "generate.scorer", "augment.function")
+CODE_KEYS = ("model", "task", "optimizer", "loss.function", "generate.scorer", "augment.function")
 """The config keys that may name code, besides metrics."""
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import surefit
 from surefit.batches import cut_steps, order
-from surefit.batches.cut_steps import KeyedPermutation, make_section, row_order
+from surefit.batches.cut_steps import make_section, row_order
 from surefit.batches.order import Batches, Order
+from surefit.batches.permutation import KeyedPermutation
 from surefit.training.schedule import Place, places
 
 LENGTHS, MANY = (

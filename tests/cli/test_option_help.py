@@ -15,7 +15,7 @@ from surefit.config import SHORT_KEYS, config_fields
 
 OWN = {
     *("config", "resume", "trust_code", "set_", "json", "help", "processes", "device", "timings"),
-    *("quiet", "verbose", "report"),
+    *("quiet", "verbose", "report", "sarif"),
 }
 """Options that are no config keys."""
 

@@ -17,6 +17,7 @@ from torch import nn
 import surefit
 from builders import echo_rows, sentiment_rows, write_jsonl
 from surefit.cli import run as command
+from surefit.errors import UsageError
 from surefit.plan.make_plan import make_plan
 from surefit.report.batch_view import NUM_CELLS, view_batches
 from surefit.report.drawn_rows import draw_batch
@@ -187,6 +188,24 @@ def test_a_run_of_python_objects_has_its_validation_rows(tmp_path: Path) -> None
     assert surefit.evaluate(run)["loss"] == pytest.approx(run.metrics["loss"], rel=1e-5)
     with pytest.raises(surefit.UsageError, match="trained on Python objects"):
         surefit.evaluate(str(tmp_path / "drawn"), model=torch.nn.Linear(3, 2))
+
+
+def test_curves_and_confusion_of_a_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": "tiny:bert", "max_steps": 3, "quiet": True}
+    output = str(tmp_path / "run")
+    run = surefit.train(data=sentiment_rows(40), output=output, **options)
+    found = run.confusion()
+    assert [*found.index] == [*found.columns] == ["bad", "good"]
+    assert found.to_numpy().tolist() == run.metrics["confusion"]
+    drawn = run.plot()._repr_html_()
+    assert drawn.startswith("<iframe sandbox")
+    assert "loss per row" in drawn
+    assert "Batches" not in drawn
+    with pytest.raises(UsageError, match="rows passed from Python"):
+        open_run(Path(output)).predictions()
+    (tmp_path / "run" / "examples.json").unlink()
+    with pytest.raises(UsageError, match="no confusion matrix"):
+        run.confusion()
 
 
 def test_predictions_are_an_arrow_table_without_pandas(

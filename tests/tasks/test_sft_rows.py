@@ -88,8 +88,7 @@ BAD: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no messages": ([], "SF270"),
     "no answer": (TURNS[:1], "SF270"),
     "an empty answer": (said("Hi", " "), "SF270"),
-    "two users in a row": ([TURNS[0], TURNS[0], TURNS[1]], "SF272"),
-    "an answer first": (TURNS[1:], "SF272"),
+    "an answer first, and none after": (TURNS[1:3], "SF272"),
     "a late system message": ([*TURNS[:2], {"role": "system", "content": "x"}], "SF272"),
     "content that is a number": ([{"role": "user", "content": 5}, TURNS[1]], "SF272"),
     "content that is a picture": (
@@ -127,7 +126,7 @@ def test_bad_messages_are_findings_and_do_not_stop_the_rest(tmp_path: Path) -> N
     assert "byte 0xff" in message
     assert "1 more row like it" in message
     assert plan.ledger is not None
-    assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 11}
+    assert plan.ledger.dropped_rows == {"empty": 3, "bad_messages": 10}
     assert plan.ledger.used_rows == 21
     assert "SF215" not in found  # each cause is named already
 
@@ -283,6 +282,57 @@ def learned_text(turns: list[dict[str, Any]], loss_on: str) -> str:
 def test_only_the_last_answer_is_learned_where_that_is_asked_for() -> None:
     assert learned_text(TURNS, "answers") == "Hello<|end|>So.<|end|>"
     assert learned_text(TURNS, "last") == "So.<|end|>"
+
+
+def test_a_greeting_is_context_and_two_users_in_a_row_are_read() -> None:
+    greeting = {"role": "assistant", "content": "Welcome."}
+    assert learned_text([greeting, TURNS[0], *TURNS[:2]], "answers") == learned_text(
+        TURNS[:2], "answers"
+    )
+
+
+def test_several_messages_in_the_plain_template_are_named() -> None:
+    def notes(turns: list[dict[str, Any]], **options: Any) -> str:
+        rows = [{"messages": turns}] * 12
+        return " ".join(surefit.check(data=rows, model="tiny:llama", quiet=True, **options).notes)
+
+    assert "to have that written: --set template=chatml" in notes(TURNS)
+    assert "does not write who" not in notes(TURNS[:2])
+    assert "does not write who" not in notes(TURNS, template="chatml")
+
+
+OTHER_NAMES: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+    ("messages", {"role": "content"}, {"client": "user", "agent": "assistant"}),
+    ("dialogue", {"speaker": "utterance"}, {"client": "user", "agent": "assistant"}),
+    ("messages", {"from": "value"}, {"client": "human", "agent": "gpt"}),
+]
+
+
+@pytest.mark.parametrize(("column", "names", "roles"), OTHER_NAMES)
+def test_roles_and_fields_of_messages_may_have_other_names(
+    column: str, names: dict[str, str], roles: dict[str, str]
+) -> None:
+    [(who, what)] = names.items()
+    rows = [
+        {column: [{who: "client", what: f"Hi {n}"}, {who: "agent", what: f"Yes {n}"}]}
+        for n in range(9)
+    ]
+    plan = surefit.check(data=rows, model="tiny:llama", quiet=True)
+    assert any("--set read.roles.client=user" in found.message for found in plan.findings)
+    plan = surefit.check(data=rows, model="tiny:llama", read={"roles": roles}, quiet=True)
+    assert plan.ledger is not None
+    assert plan.ledger.used_rows == 9
+    known = surefit.check(
+        data=[{"messages": said(f"Hi {n}", f"Yes {n}")} for n in range(9)],
+        model="tiny:llama",
+        quiet=True,
+    )
+    assert known.ledger == plan.ledger
+
+
+def test_loss_weight_is_the_weight_of_a_message() -> None:
+    weighed = [TURNS[0], {**TURNS[1], "loss_weight": 0.0}, TURNS[2], {**TURNS[3], "weight": 1}]
+    assert learned_text(weighed, "answers") == "So.<|end|>"
 
 
 def test_a_message_with_the_weight_0_is_not_learned_and_other_weights_are_refused() -> None:

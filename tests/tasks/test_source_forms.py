@@ -83,6 +83,20 @@ def test_rows_of_two_forms_in_one_file_are_learned(tmp_path: Path) -> None:
     assert learned(plan) == expected
 
 
+def test_a_run_of_two_forms_is_resumed(tmp_path: Path) -> None:
+    rows = [row for pair in zip(asked(), CHATS, strict=True) for row in pair]
+    for number, data in enumerate(
+        [
+            [written(tmp_path / "a.jsonl", asked()), written(tmp_path / "b.jsonl", CHATS)],
+            written(tmp_path / "c.jsonl", rows),
+        ]
+    ):
+        path = str(tmp_path / f"run-{number}")
+        surefit.train(data=data, model="tiny:llama", max_steps=1, output=path, quiet=True)
+        run = surefit.train(resume=path, max_steps=2, quiet=True)
+        assert run.saved_step == 2
+
+
 def known(rows: list[dict[str, Any]], task: str, **roles: str) -> tuple[Any, dict[str, str]]:
     """The first row and the roles, as a run reads a table that was trained with `roles`."""
     table, found, _ = read_as_known(open_rows(rows), TASKS[task], roles)

@@ -17,8 +17,9 @@ import yaml
 import surefit
 from builders import feature_rows, save_ragged, write_module
 from surefit.cli import run as command
+from surefit.config.settings import config_fields
 from surefit.user_code import RunCode
-from surefit.user_code.named_code import NamedCode
+from surefit.user_code.named_code import CODE_KEYS, NamedCode
 from surefit.user_code.run_code import files_of, import_recorded, records_folder
 
 CANARY = "from pathlib import Path\nPath({path!r}).touch()\n"
@@ -214,3 +215,8 @@ def test_each_key_of_a_run_goes_through_the_gate(home: Path, victim: Path, key: 
     assert command(["train", "--resume", str(run)]) != 0
     assert not (home / "it-ran").exists()
     assert "evil" not in sys.modules
+
+
+def test_every_key_that_may_name_code_is_known_as_one() -> None:
+    named = {key for key, field in config_fields().items() if "module:" in str(field.description)}
+    assert named - {"metrics"} <= {*CODE_KEYS}  # of metrics, each has a name of its own

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from surefit.config import set_option
 from surefit.data.rendered_chats import ROLE_NAMES
 from surefit.data.stored_messages import (
     as_messages,
@@ -35,8 +36,8 @@ UNREADABLE_MESSAGE = rule(
     "warning",
     "invalid messages",
     why="A message needs a known role, and text as its content. Templates expect one system "
-    "message, then user and assistant in turn, and tool messages after an assistant. Other rows "
-    "are dropped.",
+    "message, then users and assistants, and tool messages after an assistant. Other rows are "
+    "dropped.",
     fix="Correct the named message, or the order of the messages.",
     accept="The rows are dropped.",
 )
@@ -65,9 +66,9 @@ CALL_FIELDS = ("tool_calls", "function_call")
 _ROLES = {name: role for role, names in ROLE_NAMES.items() for name in names}
 _ROLES |= dict.fromkeys(CALLS, "assistant")
 _NEXT = {
-    "": ("system", "user"),
-    "system": ("user",),
-    "user": ("assistant",),
+    "": ("system", "user", "assistant"),
+    "system": ("user", "assistant"),
+    "user": ("assistant", "user"),
     "assistant": ("user", "tool"),
     "tool": ("tool", "assistant"),
 }
@@ -111,15 +112,22 @@ def read_dialogue(turns: Any, column: str, predicting: bool = False) -> Dialogue
             after = f"comes after {before}" if before else "comes first"
             wrong = f"message {place} ({role}) {after}; expected {' or '.join(_NEXT[before])}"
             raise _unreadable(wrong, column)
+        if role == "assistant" and before in ("", "system"):  # it answers nothing
+            message = {**message, "weight": 0}
         messages.append(message)
         before = role
     if predicting and before == "system":
         raise _empty("there is nothing to answer", column)
     if predicting:
         return Dialogue(messages[:-1] if before == "assistant" else messages)
-    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    roles = [message["role"] for message in messages]
+    asked = roles.index("user") if "user" in roles else 0
+    answers = [place for place, role in enumerate(roles) if role == "assistant"]
     if not answers:
         raise _empty("no message is an assistant's", column)
+    if answers[-1] <= asked:
+        wrong = f"message {answers[0]} (assistant) comes first, and no answer after a user"
+        raise _unreadable(wrong, column)
     for place in answers:
         if not messages[place]["content"].strip() and not messages[place].get("tool_calls"):
             raise _empty(f"message {place} (assistant) is empty", column)
@@ -175,7 +183,9 @@ def _read_message(turn: Any) -> tuple[Message, bool]:
         raise ValueError("has no role")
     role = _ROLES.get(name.lower()) if isinstance(name, str) else None
     if role is None:
-        raise ValueError(f"has the role {shown(name)}; known are {', '.join(_ROLES)}")
+        known = f"known are {', '.join(_ROLES)}"
+        own = f" (or say what it is: {set_option(f'read.roles.{name}', 'user')})"
+        raise ValueError(f"has the role {shown(name)}; {known}{own * isinstance(name, str)}")
     content = values.pop("content", None)
     content = values.pop("value", None) if content is None else content
     if isinstance(content, Sequence) and not isinstance(content, str):
@@ -198,6 +208,8 @@ def _read_message(turn: Any) -> tuple[Message, bool]:
         raise ValueError(f"({role}) has the content {shown(content)}; expected text")
     if role == "user" and not (content or "").strip():
         raise ValueError("(user) is empty")
+    if "loss_weight" in values:  # as LLaMA-Factory calls it
+        values["weight"] = values.pop("loss_weight")
     if values.get("weight") not in (None, 0, 1):
         raise ValueError(f"({role}) has the weight {shown(values['weight'])}; expected 0 or 1")
     if calls:

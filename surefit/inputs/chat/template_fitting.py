@@ -313,6 +313,7 @@ def fit_template(
 ) -> tuple[TemplateState, list[Finding]]:
     """Return the template as an Encoder keeps it, tested on a few rows, and findings about it."""
     name, text = choose_template(asked, tokenizer)
+    tried = [*islice(dialogues, _SAMPLE)]
     template = Template(text, tokenizer=tokenizer)
     try:
         end = _find_end(template)
@@ -330,6 +331,11 @@ def fit_template(
     date = f"; the current date is always {DATE}" if template.asks_for_the_date else ""
     ending = repr(end or tokenizer.eos_token)
     message = f"The template is {name!r}; answers end with {ending}{date}."
+    if asked is None and name == "plain" and any(len(each.messages) > 2 for each in tried):
+        message += (
+            " It does not write who says what, and dialogues have several messages; to have that "
+            "written: --set template=chatml."
+        )
     found = [note(message)]
     if end is None:
         if tokenizer.eos_token_id is None:
@@ -337,7 +343,7 @@ def fit_template(
             raise TEMPLATE_CANNOT_BE_MASKED.error(message)
         message = f"The template {name!r} ends answers without a special token; eos is added."
         found.append(EOS_ADDED.finding(message))
-    _test_template(template, name, dialogues)
+    _test_template(template, name, tried)
     return TemplateState(name, text, end, template.joins_system, template.calls_as_text), found
 
 
@@ -365,7 +371,7 @@ def _omits(template: Template, messages: list[Message], refused: bool) -> bool:
 def _test_template(template: Template, name: str, dialogues: Iterable[Dialogue]) -> None:
     """Render a few rows; refuse a template that fails on each of them."""
     faults = []
-    for dialogue in islice(dialogues, _SAMPLE):
+    for dialogue in dialogues:
         try:
             template.find_answers(template.prepared(dialogue.messages), dialogue.tools)
             return

@@ -1,0 +1,1 @@
+"""`surefit ui`: a local page over a folder of runs."""
