@@ -233,6 +233,19 @@ def question_kinds(data: Path, work: Path) -> None:
         (work / f"{name}.jsonl").write_text(text, "utf-8")
 
 
+def translated_pairs(data: Path, work: Path) -> None:
+    """English sentences of multi30k with their German translation, as anchors and positives."""
+    for name, part, count in (("train", "train", 2000), ("eval", "val", 500)):
+        sides = []
+        for language in ("en", "de"):
+            path = data / "multi30k" / f"{part}.{language}.gz"
+            with gzip.open(path, "rt", encoding="utf-8") as lines:
+                sides.append([line.strip() for line in islice(lines, count)])
+        rows = ({"anchor": one, "positive": other} for one, other in zip(*sides, strict=True))
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (work / f"{name}.jsonl").write_text(text, "utf-8")
+
+
 CHAT = (
     "--model $SMOLLM --lora-r 16 --epochs 1 --batch-size 4 --max-seq-length 512 "
     "--set eval_at_start=true --set generate.rows=16 --set generate.max_new_tokens=96"
@@ -260,6 +273,16 @@ RUNS: tuple[RealRun, ...] = (
         (goals.metric("accuracy", 0.85),),
         {"text": "text", "label": "label"},
         test_data=("$DATA/trec/TREC.test",),
+        repeated=False,
+        tested=False,
+    ),
+    RealRun(
+        "multi30k as embedding (2,000 pairs), MiniLM",
+        ("$WORK/train.jsonl",),
+        "--model $MINILM --task embedding --epochs 1 --batch-size 32 --lr 2e-4",
+        (goals.before("mrr"), goals.rises("mrr", 0.2), goals.metric("mrr", 0.7)),
+        eval_data=("$WORK/eval.jsonl",),
+        prepare=translated_pairs,
         repeated=False,
         tested=False,
     ),

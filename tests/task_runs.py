@@ -89,6 +89,13 @@ def write_answers(folder: Path) -> None:
     write_jsonl(folder / "rows.jsonl", rows)
 
 
+def write_neighbours(folder: Path) -> None:
+    """Texts and the same words in another order."""
+    texts = [row["prompt"].split() for row in echo_rows(24)]
+    pairs = ({"anchor": " ".join(each), "positive": " ".join(each[::-1])} for each in texts)
+    write_jsonl(folder / "rows.jsonl", pairs)
+
+
 def write_boxes(folder: Path) -> None:
     """A box around each disc, and the detector of the examples, by which they are found."""
     rows = []
@@ -132,6 +139,7 @@ RUNS = (
     TaskRun("ordinal", "tiny:bert", write_grades),
     TaskRun("preference", "tiny:llama", write_answers),
     TaskRun("reward", "tiny:llama", write_answers),
+    TaskRun("embedding", "tiny:bert", write_neighbours),
     TaskRun("tabular-classification", "tiny:mlp", write_table),
     TaskRun("image-classification", "tiny:vit", write_pictures, "rows"),
     TaskRun("audio-classification", "tiny:wav2vec2", lambda f: write_tones(f / "rows", 18), "rows"),

@@ -1,7 +1,8 @@
-"""Rows with two answers behind one prompt, which is stored once.
+"""Rows of several sequences, which are rows of their own in a batch.
 
-The tokens of such a row are its prompt, its first answer and its second answer. A batch has two
-sequences for each row, or one in which the answers share the prompt and do not see each other.
+Two answers may have one prompt, which is stored once: the tokens of such a row are its prompt, its
+first answer and its second answer. A batch has two sequences for it, or one in which the answers
+share the prompt and do not see each other. Sequences of other rows are stored one behind the other.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ Array = npt.NDArray[Any]
 
 PROMPT, FIRST = "prompt_length", "first_length"
 """Columns with the number of tokens of the prompt and of the first answer."""
+LENGTHS = "sequence_lengths"
+"""The column with the number of tokens of each sequence of a row, if they share none."""
 SIDE = "side"
-"""The column of a batch with the number of each sequence in its row: 0 or 1."""
+"""The column of a batch with the number of each sequence in its row, from 0."""
 SIDES = ("_first", "_second")
 """How the names of two columns end that become one column with a value for each sequence."""
 
@@ -79,6 +82,30 @@ def split_branches(
     return made, kinds
 
 
+def split_sequences(
+    columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]
+) -> tuple[dict[str, list[Array]], dict[str, Field]]:
+    """Return the sequences of each row as rows of their own, and their Fields.
+
+    >>> ids, lengths = Field(("time",), "int64"), Field(("sequences",), "int64")
+    >>> rows = {"input_ids": [np.array([5, 6, 7])], LENGTHS: [np.array([1, 2])]}
+    >>> columns, _ = split_sequences(rows, {"input_ids": ids, LENGTHS: lengths})
+    >>> [each.tolist() for each in columns["input_ids"]], [int(each) for each in columns["side"]]
+    ([[5], [6, 7]], [0, 1])
+    """
+    lengths = columns[LENGTHS]
+    made: dict[str, list[Array]] = {}
+    for name, values in columns.items():
+        rows = [*zip(values, lengths, strict=True)]
+        if starts_in_time(fields[name]):
+            ends = ((value, np.cumsum(each)[:-1]) for value, each in rows)
+            made[name] = [part for value, end in ends for part in np.split(value, end)]
+        elif name != LENGTHS:
+            made[name] = [np.asarray(value) for value, each in rows for _ in each]
+    made[SIDE] = [np.asarray(side) for each in lengths for side in range(len(each))]
+    return made, {**fields, SIDE: Field((), "int64")}
+
+
 def share_prompts(
     columns: Mapping[str, Sequence[Array]], fields: Mapping[str, Field]
 ) -> dict[str, Any]:
@@ -134,8 +161,15 @@ def cut_row(
     row: Mapping[str, Any], fields: Mapping[str, Field], limit: int, from_end: bool = False
 ) -> dict[str, Any]:
     """Return a row with the first, or last, `limit` steps of each sequence; of a prompt and each of
-    its two answers, a third as many.
+    its two answers, a third as many, and of each of several sequences its share.
     """
+    if LENGTHS in row:
+        each = np.asarray(row[LENGTHS])
+        kept_each = np.minimum(each, max(1, limit // len(each)))
+        pairs = zip(np.cumsum(each) - each, kept_each, strict=True)
+        at = np.concatenate([np.arange(start, start + count) for start, count in pairs])
+        within = {n: v[at] for n, v in row.items() if starts_in_time(fields[n])}
+        return {**row, **within, LENGTHS: kept_each}
     if not is_branched(row):
         kept = slice(-limit, None) if from_end else slice(limit)
         return {n: v[kept] if starts_in_time(fields[n]) else v for n, v in row.items()}

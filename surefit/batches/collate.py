@@ -9,7 +9,13 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.branches import is_branched, share_prompts, split_branches
+from surefit.batches.branches import (
+    LENGTHS,
+    is_branched,
+    share_prompts,
+    split_branches,
+    split_sequences,
+)
 from surefit.batches.field import (
     IGNORE_INDEX,
     SEQUENCES,
@@ -176,6 +182,8 @@ def arrange(
         return share_prompts(columns, fields)
     if branched:
         columns, fields = split_branches(columns, fields)
+    if LENGTHS in columns:
+        columns, fields = split_sequences(columns, fields)
     if layout.padding_free and not layout.body_only:
         batch, starts = _concatenate_rows(columns, fields)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import FIRST, PROMPT, is_branched, sequence_lengths
+from surefit.batches.branches import FIRST, LENGTHS, PROMPT, is_branched, sequence_lengths
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.ledger import Ledger
 from surefit.data.data_rules import NO_DATA
@@ -105,6 +105,9 @@ def check_rows(
     lengths = store.lengths
     if is_branched(store.fields):
         lengths = sequence_lengths(lengths, store.values(PROMPT), store.values(FIRST))
+    if LENGTHS in store.fields and len(store):
+        each = store.joined(LENGTHS, np.arange(len(store)))
+        lengths = np.maximum.reduceat(each, store.offsets(LENGTHS)[:-1])
     if max_positions is not None and len(store) and int(lengths.max()) > max_positions:
         yield _too_long(store, table, lengths, max_positions)
 

@@ -63,7 +63,8 @@ def check(  # noqa: PLR0913 - the options of the command
         from surefit.report.page import write_page
         from surefit.report.sarif import BEGINNING, as_sarif
 
-        asked = str(config) if config is not None else next(iter(plan.config.data), "")
+        first = next(iter(plan.config.data), "")
+        asked = str(config) if config is not None else str(getattr(first, "path", first))
         write_page(sarif, as_sarif(plan.findings, asked), BEGINNING)
     taken = {name: round(seconds, 3) for name, seconds in plan.timings.items()}
     if json:

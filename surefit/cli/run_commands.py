@@ -125,7 +125,7 @@ def predict(
         if not opened.has_model:
             opened.load()  # says how to finish the run
         roles = read_encoder(opened.model_path).roles
-        reading = ("text", "prompt", "messages", "source", "tokens", "chosen")
+        reading = ("text", "prompt", "messages", "source", "tokens", "chosen", "anchor")
         role = next((role for role in reading if role in roles), None)
         if role is None:
             raise UsageError("This run does not read text.", "Pass rows with --data.")

@@ -100,6 +100,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
         **dict.fromkeys(("32", "32-true", "float32", "float", "no"), "fp32"),
     },
     "schedule": {"constant_with_warmup": "constant"},
+    "adapter": {"lora": "lora.r: 16", "qlora": "lora.r: 16, lora.quantize: 4bit"},
     "loss_on": dict.fromkeys(("completion", "completions", "assistant", "answer"), "answers"),
 }
 """Values of other tools for keys that surefit has, too."""
@@ -160,4 +161,5 @@ def answer_key(key: str, given: Any, known: Collection[str]) -> Answer | None:
 def answer_value(key: str, given: Any) -> str:
     """Return a sentence about another tool's value for a key of ours; empty where there is none."""
     ours = VALUES.get(key, {}).get(str(given).lower())
-    return f" Here it is {key}: {ours}." if ours else ""
+    shown = ours if ours and ": " in ours else f"{key}: {ours}"
+    return f" Here it is {shown}." if ours else ""

@@ -17,6 +17,7 @@ from surefit.config.input_sections import Audio, Augmentation, FeatureShape, Ima
 from surefit.config.sections import (
     LOCAL,
     EarlyStopping,
+    EmbeddingOptions,
     FieldChoice,
     Forecast,
     Generation,
@@ -120,10 +121,16 @@ class RunConfig(Section):
     """How the classes of rows and words count in the loss."""
     preference: PreferenceOptions = PreferenceOptions()
     """How preferences become a loss, for the task preference."""
+    embedding: EmbeddingOptions = EmbeddingOptions()
+    """How pairs and triplets of texts become a loss, for the task embedding."""
     forecast: Forecast = Forecast()
     """How a long table of series is cut into windows."""
     lora: Lora = Lora()
     """LoRA: train low-rank adapters on a frozen model, instead of all weights."""
+    adapter: Literal["continue", "stack", "merge"] | None = None
+    """What becomes of the LoRA adapters that --model brings (a run, an export, a folder of peft).
+    continue (the default): train them further; stack: keep them, and train new ones on top; merge:
+    merge them into the weights, which are then trained (or new adapters, with lora.r)."""
     lr: float | None = Field(None, gt=0)
     """Peak learning rate. Default: 2e-5; 2e-4 with LoRA; 1e-3 for untrained models."""
     lr_by: dict[str, float] = Field({})
@@ -187,8 +194,9 @@ class RunConfig(Section):
     """How validation rows are split off the training data."""
     eval_every: int | None = Field(None, ge=1)
     """Evaluate every N steps. Default: once per epoch."""
-    eval_at_start: bool = False
-    """Also evaluate before the first step."""
+    eval_at_start: bool | None = None
+    """Also evaluate before the first step. Default: for a trained model of the task embedding,
+    which has no other baseline."""
     save_every: int | None = Field(None, ge=1)
     """Save a checkpoint every N steps, in addition to those at each evaluation."""
     keep: int = Field(2, ge=1)
@@ -337,6 +345,14 @@ class RunConfig(Section):
         schedule = info.data.get("schedule", users[0])
         if value and schedule not in users:
             raise ValueError(f"it has no effect with schedule: {schedule}")
+        return value
+
+    @field_validator("adapter")
+    @classmethod
+    def _has_rank(cls, value: str | None, info: ValidationInfo) -> str | None:
+        lora = info.data.get("lora")
+        if value == "stack" and lora is not None and not lora.r:
+            raise ValueError("stack trains new adapters; set lora.r to their rank")
         return value
 
     @field_validator("metrics", mode="before")

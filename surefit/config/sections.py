@@ -301,6 +301,21 @@ class PreferenceOptions(Section):
     """The margin of rewards that simpo asks for. Default: half of beta."""
 
 
+class EmbeddingOptions(Section):
+    """How pairs and triplets of texts become a loss, for the task embedding."""
+
+    loss: Literal["ranking", "cosine", "triplet"] | None = None
+    """ranking: the positive among all texts of the batch (MultipleNegativesRankingLoss); cosine:
+    similarity against the score; triplet: nearer than the negative by a margin. Default: cosine for
+    pairs with a score, else ranking."""
+    scale: float | None = Field(None, gt=0)
+    """What ranking multiplies similarities by: 1 / temperature. Default: 20."""
+    margin: float | None = Field(None, gt=0)
+    """The margin of triplet, of distances between vectors of length 1. Default: 0.5."""
+    pooling: Literal["mean", "cls", "last"] | None = None
+    """How the vectors of tokens become one. Default: as the model's folder says, else mean."""
+
+
 class Forecast(Section):
     """How a long table of series is cut into windows, for the task forecasting. The column that is
     forecast is columns.label; all columns of numbers are inputs."""

@@ -47,6 +47,16 @@ class Preference:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """How vectors of texts are made and compared."""
+
+    loss: str = "ranking"
+    scale: float = 20.0
+    margin: float = 0.5
+    pooling: str = "mean"
+
+
+@dataclass(frozen=True)
 class KnownTokens:
     """Token ids that come from the model or from the data, not from the tokenizer."""
 
@@ -99,6 +109,7 @@ class Settings:
     """Which output of the module is used."""
     loss: ClassLoss = PLAIN
     preference: Preference | None = None
+    embedding: Embedding | None = None
     windows: Windows | None = None
     """How tables of series are cut into rows."""
     generate: Mapping[str, Any] | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import FIRST, PROMPT, is_branched, sequence_lengths
+from surefit.batches.branches import FIRST, LENGTHS, PROMPT, is_branched, sequence_lengths
 from surefit.data.table import Table
 from surefit.findings import NOTE, RULES, Finding
 from surefit.inputs.encoded_row import EncodedRow, RowFaultError
@@ -162,7 +162,9 @@ def length_edge(length: int) -> int:
 
 
 def _row_length(columns: Mapping[str, Any]) -> int:
-    """Return what `max_seq_length` bounds: of two answers to a prompt, the longer sequence."""
+    """Return what `max_seq_length` bounds: of several sequences, the longest one."""
+    if LENGTHS in columns:
+        return int(max(columns[LENGTHS]))
     length = len(columns["input_ids"])
     if not is_branched(columns):
         return length

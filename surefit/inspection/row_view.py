@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surefit.batches.branches import LENGTHS
 from surefit.batches.field import IGNORE_INDEX
 from surefit.data.split import Rows
 from surefit.data.table import Table
@@ -69,6 +70,8 @@ def show_row(table: Table, row: int, reading: RowReading) -> dict[str, Any]:
     shown |= {"targets": targets, "truncated": truncated > 0}
     if len(blocks) > 1:
         shown["blocks"] = [len(block.columns["input_ids"]) for block in blocks]
+    elif LENGTHS in columns:
+        shown["blocks"] = columns[LENGTHS].tolist()
     for name, value in columns.items():
         if value.ndim == 0:
             shown[name] = value.item()

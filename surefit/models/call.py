@@ -181,7 +181,8 @@ def match_arguments(
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if is_transformers(module):
         call = _match_transformers(module, columns, names)
-        return replace(call, reads=OutputReader(known.reads.asked)), []
+        asked = known.reads.usual if known.reads.asked is None else known.reads.asked
+        return replace(call, reads=OutputReader(asked)), []
     given = {c: c for c in columns if c in names}
     for name, column in known.other.items():
         is_free = name not in given and column not in given.values()

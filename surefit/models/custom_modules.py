@@ -246,6 +246,7 @@ def open_trained_module(name: str, folder: Path, code: CodeGate, from_scratch: b
 
 def _run_id(folder: Path) -> Any:
     """Return the id of the run that the folder is the model of; None for an export."""
+    folder = folder.parent if folder.name == "base" else folder  # of adapters
     plan = folder.parent / "plan.json"
     if folder.name != "model" or not plan.is_file():
         return None

@@ -37,8 +37,8 @@ OTHER_ADAPTERS = rule(
     "SF323",
     "error",
     "the model already has other adapters",
-    why="peft can neither merge nor load adapters on top of adapters.",
-    fix="Pass the module without its adapters, or set lora.r to their rank.",
+    why="Adapters that are trained further keep their rank, layers and the modules beside them.",
+    fix="Leave the setting out, or use adapter=stack (new adapters on top) or adapter=merge.",
 )
 
 ADAPTER = "default"
@@ -79,6 +79,29 @@ class Adaptation:
         }
 
 
+@dataclass(frozen=True)
+class Beneath:
+    """Adapters that are merged below the new ones in memory, and saved side by side with them."""
+
+    tensors: dict[str, torch.Tensor]
+    """Their matrices by peft's names in files, scaled."""
+    kept: tuple[str, ...]
+    """Modules that were trained in full with them."""
+    fingerprint: str | None
+    """The digest of the base model without them."""
+
+
+def beneath_of(part: nn.Module) -> Beneath | None:
+    """Return the adapters below those of a module, if there are any."""
+    found: Beneath | None = getattr(part, "beneath", None)
+    return found
+
+
+def scale_of(part: nn.Module, layer: str) -> float:
+    """Return what the product of a layer's two matrices is multiplied by."""
+    return float(part.get_submodule(layer).scaling[ADAPTER])  # type: ignore[index]
+
+
 def adapt(
     built: Built, settings: Lora, num_outputs: int | None, auto_class: str | None
 ) -> tuple[Adaptation, list[Finding]]:
@@ -89,7 +112,11 @@ def adapt(
     if not is_adapted(built.module):
         whole = part is built.module
         outputs, new = (num_outputs, built.newly_initialized) if whole else (None, ())
-        full = find_fully_trained(part, outputs, new, settings.modules_to_save)
+        beneath = beneath_of(part)
+        wanted = settings.modules_to_save + (() if beneath is None else beneath.kept)
+        if beneath is not None and settings.dora:
+            raise OTHER_ADAPTERS.error("DoRA adapters cannot be stacked on others.")
+        full = find_fully_trained(part, outputs, new, wanted)
         _refuse_quantized(part, full)
         rows = _token_rows(part, built.added_tokens) if whole else {}
         if rows:
@@ -103,13 +130,38 @@ def adapt(
         config.modules_to_save = list(full) if full and unique else None
         config.trainable_token_indices = rows or None
         insert_adapters(part, config, () if unique else full)
+    else:
+        _refuse_others(part, built, settings)
     has = adapter_config(part)
-    asked = (settings.r, settings.dora, settings.rslora)
-    if settings.r and (has.r, has.use_dora, has.use_rslora) != asked:
-        message = f"The model has LoRA adapters of rank {has.r}; lora.r is {settings.r}."
-        raise OTHER_ADAPTERS.error(message)
     fuse_adapters(part, ADAPTER)
     return _describe(built.module, has), found
+
+
+def _refuse_others(part: nn.Module, built: Built, settings: Lora) -> None:
+    """Refuse settings that the model's own adapters contradict, and new weights beside them."""
+    has = adapter_config(part)
+    known = {
+        "r": has.r,
+        "alpha": has.lora_alpha,
+        "dropout": has.lora_dropout,
+        "rslora": has.use_rslora,
+        "dora": has.use_dora,
+    }
+    asked = settings.model_dump(exclude_defaults=True, exclude={"quantize"})
+    for name, value in asked.items():
+        if known.get(name, ()) != value:
+            is_known = f"have {name}={known[name]}" if name in known else "stay on their layers"
+            message = f"The adapters of the model {is_known}; lora.{name} is {value}."
+            raise OTHER_ADAPTERS.error(message)
+    rows = has.trainable_token_indices or ()
+    trained = {
+        row for each in (rows.values() if isinstance(rows, dict) else [rows]) for row in each
+    }
+    kept = tuple(f"{name}." for name in fully_trained_modules(part))
+    new = [name for name in built.newly_initialized if not name.startswith(kept)]
+    if new or not trained.issuperset(built.added_tokens):
+        what = new[0] if new else f"the embeddings of {len(built.added_tokens)} tokens"
+        raise OTHER_ADAPTERS.error(f"{what} would be new, and the model's adapters train them not.")
 
 
 def _refuse_quantized(part: nn.Module, full: Sequence[str]) -> None:
@@ -323,9 +375,10 @@ def base_fingerprint(module: nn.Module) -> str | None:
 
 def may_lower(module: nn.Module, source: ModelSource) -> bool:
     """Whether the frozen matrices of a model may be cast: its base is read from its own files."""
-    if not is_adapted(module) or source.base_name is None:
+    part = adapted_part(module)
+    if not is_adapted(module) or source.base_name is None or beneath_of(part) is not None:
         return False
-    config = adapter_config(adapted_part(module))  # DoRA reads the values of frozen weights
+    config = adapter_config(part)  # DoRA reads the values of frozen weights
     return not config.use_dora and bool(frozen_matrices(module))
 
 

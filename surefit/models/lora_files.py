@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from surefit.core import files
@@ -21,13 +23,17 @@ from surefit.core.patterns import matching
 from surefit.errors import UsageError
 from surefit.models.lora import (
     ADAPTER,
+    Beneath,
     adapted_part,
     adapter_config,
     base_fingerprint,
+    beneath_of,
     fully_trained_modules,
     insert_adapters,
     is_adapted,
+    scale_of,
 )
+from surefit.models.lora_targets import shorten_names
 from surefit.models.model_source import as_given
 from surefit.models.quantize import FOUR_BITS, import_peft, is_quantized
 
@@ -66,14 +72,15 @@ def has_named_base(folder: Path) -> bool:
 
 def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
     """Write the adapters and all other trained weights as peft does, for the named base model."""
-    from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
     part = adapted_part(module)
-    state = get_peft_model_state_dict(part, adapter_name=ADAPTER, save_embedding_layers=False)
+    state, beneath = adapter_state(part), beneath_of(part)
+    config = copy.deepcopy(adapter_config(part))
+    if beneath is not None:
+        _put_beneath(part, state, config, beneath)
     tensors = {f"{PREFIX}{k}": v.detach().cpu().contiguous() for k, v in state.items()}
     save_file(tensors, str(folder / WEIGHTS), metadata={"format": "pt"})
-    config = copy.deepcopy(adapter_config(part))
     config.inference_mode = True
     config.base_model_name_or_path = base
     if not isinstance(config.target_modules, str):
@@ -83,12 +90,44 @@ def save_adapters(module: nn.Module, folder: Path, base: str) -> None:
         config.auto_mapping = {"base_model_class": type(part).__name__, "parent_library": library}
     config.save_pretrained(str(folder))
     facts = BaseFacts(
-        fingerprint=base_fingerprint(module),
+        fingerprint=base_fingerprint(module) if beneath is None else beneath.fingerprint,
         kept=[] if config.modules_to_save else list(fully_trained_modules(part)),
         path=os.path.relpath(base, folder) if Path(base).is_dir() else None,
         quantize=FOUR_BITS if is_quantized(part) else None,
     )
     files.write_json(folder / BASE_FACTS, asdict(facts))
+
+
+def adapter_state(part: nn.Module) -> dict[str, Any]:
+    """Return the weights of the adapters, and the other trained ones, by peft's names in files."""
+    from peft import get_peft_model_state_dict
+
+    return dict(get_peft_model_state_dict(part, adapter_name=ADAPTER, save_embedding_layers=False))
+
+
+def _put_beneath(part: nn.Module, state: dict[str, Any], config: Any, beneath: Beneath) -> None:
+    """Add the adapters below the new ones to their state and config: side by side, they are one.
+
+    Both have their scale in B, so that the scale of their sum is 1 for each layer.
+    """
+    for name, layer in matrices(state, "B").items():
+        state[name] = state[name] * scale_of(part, layer)
+    for side, letter in enumerate("AB"):  # A is (r, in), B is (out, r)
+        for name in matrices(beneath.tensors, letter):
+            own, below = state.get(name), beneath.tensors[name]
+            both = below if own is None else torch.cat([own, below.to(own.device)], side)
+            state[name] = both
+    ranks = {layer: len(state[name]) for name, layer in matrices(state, "A").items()}
+    config.r = config.lora_alpha = max(ranks.values())
+    odd = {layer: rank for layer, rank in ranks.items() if rank != config.r}
+    config.rank_pattern, config.alpha_pattern, config.use_rslora = odd, dict(odd), False
+    config.target_modules = shorten_names(part, sorted(ranks))
+
+
+def matrices(state: Mapping[str, Any], letter: str) -> dict[str, str]:
+    """Return the names of the matrices A or B in a state, with the layers they belong to."""
+    found = {name: re.fullmatch(rf"(.+)\.lora_(embedding_)?{letter}\b.*", name) for name in state}
+    return {name: match[1] for name, match in found.items() if match is not None}
 
 
 def point_to_base(folder: Path, final: Path) -> None:
@@ -128,8 +167,11 @@ def base_quantization(folder: Path) -> str | None:
     return found
 
 
-def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
-    """Insert the folder's adapters into their base model, in place; refuses another base model."""
+def load_adapters(module: nn.Module, folder: Path, *, resized: bool = False) -> nn.Module:
+    """Insert the folder's adapters into their base model, in place; refuses another base model.
+
+    One that was `resized` for new tokens has another digest.
+    """
     import_peft()
     from peft import LoraConfig, set_peft_model_state_dict
     from safetensors.torch import load_file
@@ -151,7 +193,7 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
     with library_reads(f"{folder / WEIGHTS} cannot be read", COPY_AGAIN):
         saved = load_file(str(folder / WEIGHTS))
     state = {name.removeprefix(PREFIX): tensor for name, tensor in saved.items()}
-    _check_base(module, folder, facts.fingerprint)
+    _check_base(module, folder, None if resized else facts.fingerprint)
     try:
         result: Any = set_peft_model_state_dict(part, state, adapter_name=ADAPTER)
     except (RuntimeError, KeyError) as error:
@@ -172,6 +214,7 @@ def load_adapters(module: nn.Module, folder: Path) -> nn.Module:
 class PeftConfig:
     """What peft's config of adapters says of the layers; peft itself checks none of it."""
 
+    peft_type: str = "LORA"
     r: int = 8
     target_modules: str | list[str] | None = None
     exclude_modules: str | list[str] | None = None
@@ -197,6 +240,11 @@ class PeftConfig:
 def _check_config(part: nn.Module, path: Path) -> None:
     """Refuse a config that peft would fail on, or match with the names of layers without end."""
     config = read_json(path, PeftConfig, COPY_AGAIN)
+    if config.peft_type != "LORA":
+        raise UsageError(
+            f"{path} is of {config.peft_type} adapters; surefit reads those of LoRA.",
+            "Merge them with peft (merge_and_unload), and pass the merged model.",
+        )
     ranks = (config.r, *(config.rank_pattern or {}).values())
     odd = next((rank for rank in ranks if not 0 < rank <= MAX_RANK), None)
     if odd is not None:

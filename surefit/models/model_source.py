@@ -84,6 +84,8 @@ class ModelSource:
     """Size, mean and std of its pixel values, where the model defines them."""
     audio: Callable[[], AudioInputs | None] = lambda: None
     """Returns what the model reads of audio; None where it reads none."""
+    base: str | None = None
+    """The folder or hub id of the base model, of a model that comes with adapters."""
     recipe: dict[str, Any] = field(default_factory=dict)
     """What a saved run needs to build a custom module again."""
 
@@ -96,7 +98,7 @@ class ModelSource:
     def base_name(self) -> str | None:
         """The hub id or path by which peft finds the model as a base; None if it has neither."""
         if self.kind != "pretrained" or self.untrained:
-            return None
+            return self.base
         return as_given(Path(self.name)) if Path(self.name).is_dir() else self.name
 
     def may_read(self, head: Head | None, columns: Iterable[str]) -> bool:

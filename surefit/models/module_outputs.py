@@ -277,6 +277,8 @@ class OutputReader:
 
     asked: Key | None = None
     """The output that the user names, of several."""
+    usual: Key | None = None
+    """The output that the task reads of a model of transformers which has no scores."""
     num_outputs: int | None = None
     """Scores per row that the task needs: which of several unnamed outputs they are."""
     single_logit: SingleLogit | None = None

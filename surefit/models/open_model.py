@@ -7,6 +7,7 @@ from typing import Any
 from surefit.data.remote_url import is_url
 from surefit.errors import UsageError
 from surefit.models import custom_modules, pretrained, tiny
+from surefit.models.adapted_models import Adapter, find_adapters, open_adapted
 from surefit.models.model_source import NO_LIMITS, ModelSource, WeightLimits
 from surefit.user_code import CodeGate
 from surefit.user_code.named_code import is_code_name
@@ -19,10 +20,23 @@ def open_model(
     trust_remote_code: bool = False,
     quantize: str | None = None,
     limits: WeightLimits = NO_LIMITS,
+    adapter: Adapter | None = None,
     code: CodeGate,
 ) -> ModelSource:
-    """Return source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module."""
+    """Return source of a folder, hub id, GGUF file, `tiny:ARCH`, `module:function` or nn.Module.
+
+    `adapter` says what becomes of the adapters that a folder has.
+    """
+    adapted = find_adapters(model)
+    if adapted is not None:
+        how = adapter or "continue"
+        return open_adapted(adapted, how, from_scratch, trust_remote_code, quantize, code)
     source = _open_other(model, from_scratch, code)
+    if adapter is not None:
+        raise UsageError(
+            f"adapter={adapter} is about LoRA adapters, and {model} brings none.",
+            "Leave out adapter, or pass a folder of adapters or of a run with LoRA as the model.",
+        )
     if source is None:
         trusted = code.allows_remote(pretrained.model_folder(model), trust_remote_code)
         source = pretrained.open_pretrained(model, from_scratch, trusted, quantize, limits)

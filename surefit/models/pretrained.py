@@ -21,7 +21,7 @@ from surefit.data.cache import fingerprint
 from surefit.data.cache_contents import has_room
 from surefit.data.cache_entry import file_fingerprint, open_entry
 from surefit.data.hub import model_place, weights_place
-from surefit.errors import UsageError, shell
+from surefit.errors import UsageError
 from surefit.findings import note, rule
 from surefit.gigabytes import show_size
 from surefit.inputs.encoder import Encoder
@@ -260,11 +260,6 @@ def _hints(name: str, config: Any) -> Hints:
 def model_folder(name: str) -> str:
     """Return the model inside a run's folder; any other name as it is."""
     inside = Path(name) / "model"
-    if (inside / "adapter_config.json").is_file() or (Path(name) / "adapter_config.json").is_file():
-        raise UsageError(
-            f"{name} has LoRA adapters, not a whole model.",
-            f"Merge them: surefit export {shell(name)} OUT --merge, and pass OUT as the model.",
-        )
     is_run = (Path(name) / "plan.json").is_file() and (inside / "config.json").is_file()
     return str(inside) if is_run else name
 

@@ -27,6 +27,7 @@ from surefit.models.quantize import prepare_quantized
 from surefit.models.transformers_models import quiet_transformers
 from surefit.targets.generation import SHAPING
 from surefit.targets.sampling import NOT_SAVED
+from surefit.targets.sentence_folder import save_modules
 from surefit.targets.task_spec import TaskSpec
 from surefit.user_code import CodeGate
 
@@ -51,13 +52,15 @@ def save_model(
             lora_files.point_to_base(temporary, folder)
         else:
             _save_plain(module, recipe, temporary)
-        _save_reading(encoder, temporary)
+        _save_reading(encoder, module, temporary)
         when_written(temporary)
 
 
-def _save_reading(encoder: Encoder, folder: Path) -> None:
-    """Write how rows are read and texts generated."""
+def _save_reading(encoder: Encoder, module: nn.Module, folder: Path) -> None:
+    """Write how rows are read, texts generated, and vectors made."""
     encoder.save(folder)
+    if hasattr(module, "config"):
+        save_modules(encoder, module.config, folder)
     for place in (folder, folder / lora_files.BASE):
         _save_generation(encoder, place)
 
@@ -121,7 +124,7 @@ def write_merged(folder: Path, task: TaskSpec, out: Path, code: CodeGate) -> Non
     path = folder / lora_files.BASE / RECIPE
     recipe = read_json(path, dict[str, Any]) if path.is_file() else {}
     _save_plain(merge_adapters(adapted), recipe, out)
-    _save_reading(encoder, out)
+    _save_reading(encoder, adapted, out)
 
 
 def load_model(

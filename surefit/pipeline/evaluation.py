@@ -161,8 +161,9 @@ def _measure(
             figures = _figures(name, metrics[name], reduced) if source and reduced else {}
             of_sources |= {f"{source}_{each}": value for each, value in figures.items()}
         found |= _figures(name, metrics[name], total) if total else {}
-    own_figures = {name: each.figure(group.gather) for name, each in own.items()}
-    return {**found, **own_figures, **of_sources}
+    figures = {name: each.figure(group.gather) for name, each in own.items()}
+    known = {name: value for name, value in figures.items() if value is not None}
+    return {**found, **known, **of_sources}
 
 
 def judged_outputs(pipeline: Pipeline, batch: Mapping[str, Any]) -> tuple[Any, Any]:

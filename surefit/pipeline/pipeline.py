@@ -272,7 +272,8 @@ def expect_scores(names: Names, task: TaskSpec, encoder: Encoder) -> Names:
     if head is not None and task.figures.class_scores is not None and is_pair:
         rank = 2 + task.fields_for(encoder)["labels"].rank
         single_logit = SingleLogit(rank, 1 if head.per_pixel else -1)
-    reads = OutputReader(encoder.settings.outputs, count, single_logit)
+    usual = None if head is None else head.output
+    reads = OutputReader(encoder.settings.outputs, usual, count, single_logit)
     return replace(names, reads=reads, by_lists=head is not None and head.lists_of_images)
 
 

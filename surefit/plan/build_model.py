@@ -86,6 +86,7 @@ def open_source(d: Draft) -> tuple[ModelSource, Findings]:
         from_scratch=d.config.from_scratch,
         trust_remote_code=d.config.trust_remote_code,
         quantize=d.config.lora.quantize,
+        adapter=d.config.adapter,
         limits=NO_LIMITS if d.request.one_row else _weight_limits(d),
         code=d.request.code,
     )

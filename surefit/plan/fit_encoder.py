@@ -39,7 +39,7 @@ from surefit.models.transformers_models import room_for
 from surefit.pipeline.accept import Accepted
 from surefit.plan.draft import Draft, Findings
 from surefit.plan.fit_in_memory import BatchBound, check_batch
-from surefit.targets.pair_rules import check_pairs
+from surefit.targets.embeddings import settle_embedding
 from surefit.targets.pairs import settle_preference
 from surefit.targets.task_spec import Fit, TaskSpec
 from surefit.tasks import TASKS
@@ -174,6 +174,9 @@ def settle_settings(d: Draft) -> tuple[Encoder, Findings]:
         max_categories=config.table.max_categories,
         windows=d.windows,
         preference=settle_preference(config.preference, task, d.encoder.roles, table.live),
+        embedding=settle_embedding(
+            config.embedding, task, d.encoder.roles, source.name, config.batch_size
+        ),
         tokens=KnownTokens(
             source.decoder_start,
             largest=_largest_id(table, d.encoder.roles),
@@ -338,7 +341,8 @@ def check_encoded(d: Draft) -> Iterator[Finding]:
     given = pipeline.task.reads.input_of(pipeline.encoder.roles)
     apart = d.config.split.draws_apart
     yield from check_row_contents(both, data.train, pipeline.encoder, given, apart)
-    yield from check_pairs(d.train, data.table, pipeline.encoder)
+    if pipeline.task.reads.check_rows is not None:
+        yield from pipeline.task.reads.check_rows(d.train, data.table, pipeline.encoder)
     head = pipeline.task.head_for(pipeline.encoder)
     if head is not None and head.predicts == "next_token" and ids_known:
         trained = None if d.source.untrained else pipeline.module

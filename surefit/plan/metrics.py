@@ -179,7 +179,9 @@ def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
             if name == d.watched and not isinstance(figure, float):
                 message = f"early_stopping.metric is {name!r}, which gives several numbers."
                 raise METRIC_FAILED.error(message, fix="Watch a metric that gives one number.")
-    keeping = [name for name, each in task.figures.own_metrics.items() if _keeps(each)]
+    keeping = [
+        name for name, each in task.figures.own_metrics.items() if each.keeps(num_processes())
+    ]
     if not keeping:
         return 0, []
     count = int(validation.num_targets.sum())
@@ -189,10 +191,6 @@ def try_metrics(d: Draft) -> tuple[int, list[Finding]]:
         f"validation targets: {show_size(kept)}."
     )
     return kept, [METRIC_KEEPS_PREDICTIONS.finding(message)]
-
-
-def _keeps(metric: OwnMetric) -> bool:
-    return metric.keeps_all or num_processes() > 1
 
 
 def _try(metric: OwnMetric, predictions: Any, labels: Any) -> Any:
@@ -233,7 +231,7 @@ def describe_metrics(task: TaskSpec, chosen: Mapping[str, MetricChoice]) -> dict
             "function": chosen[name].function if name in chosen else None,
             "better": better_of(task, name),
             "keeps_predictions": name in task.figures.own_metrics
-            and _keeps(task.figures.own_metrics[name]),
+            and task.figures.own_metrics[name].keeps(num_processes()),
         }
         for name in names
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from surefit.batches.branches import FIRST, PROMPT, is_branched
+from surefit.batches.branches import FIRST, LENGTHS, PROMPT, is_branched
 from surefit.batches.field import IGNORE_INDEX
 from surefit.checks.probes.model_probes import check_choice, run_probe
 from surefit.checks.probes.outputs import check_scores
@@ -121,7 +121,8 @@ def _read_without_targets(built: Built, train: Store) -> tuple[set[str], list[Fi
         except Exception:  # prediction reports it
             continue
         absent |= {*usual[0].columns} - {*without[0].columns} - {*DECODER_INPUTS, PROMPT, FIRST}
-        is_same = len(usual) == len(without) and not is_branched(usual[0].columns)
+        several = is_branched(usual[0].columns) or LENGTHS in usual[0].columns
+        is_same = len(usual) == len(without) and not several
         if pipeline.task.generate is not None or not is_same:
             continue  # earlier tokens of a text are inputs
         for name, value in without[0].columns.items():

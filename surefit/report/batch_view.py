@@ -84,12 +84,12 @@ def _sequences(batch: Mapping[str, Any], num_rows: int) -> Iterator[tuple[int, t
     ids = batch["input_ids"]
     if len(ids) == 1 and sum(batch.get("row_lengths", ())) == ids.shape[1]:
         start = 0
-        each = 2 if len(batch["row_lengths"]) == 2 * num_rows else 1
+        each = len(batch["row_lengths"]) // num_rows
         for number, length in enumerate(batch["row_lengths"]):
             yield number // each, (0, slice(start, start + length))
             start += length
         return
-    each = 2 if SIDE in batch and len(ids) == 2 * num_rows else 1
+    each = len(ids) // num_rows if SIDE in batch else 1
     for number in range(len(ids)):
         yield number // each, (number, slice(None))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from surefit.batches.branches import FIRST, PROMPT, branch_bounds, is_branched
+from surefit.batches.branches import FIRST, PROMPT, branch_bounds
 from surefit.data.cache import hash_bytes
 from surefit.data.table import Table
 from surefit.findings import Finding, rule
@@ -101,7 +101,7 @@ _REFUSES = re.compile(
 
 def check_pairs(store: Store, table: Table, encoder: Encoder) -> Iterator[Finding]:
     """Yield what is wrong with the encoded training rows of a preference task."""
-    if not is_branched(store.fields) or not len(store):
+    if not len(store):
         return
     rows = _Rows(store, table, encoder)
     judged = GOOD in store.fields

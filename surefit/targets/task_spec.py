@@ -101,6 +101,8 @@ class Head:
     predicts: Predicts | None = None
     by_token: bool = False
     """Whether the loss needs the log-probability of each labelled token, not their sum."""
+    output: str | None = None
+    """The output of the transformers class that the loss reads, where it has no scores."""
     lists_of_images: bool = False
     """Whether forward takes lists of images and of targets, and returns losses or what it found."""
 
@@ -143,6 +145,8 @@ class Reads:
     """What is reported, or refused, where nobody names the task."""
     link: Callable[[Store, Encoder], Store] | None = None
     """What encoded rows take from other rows."""
+    check_rows: Callable[[Store, Table, Encoder], Iterable[Finding]] | None = None
+    """What only this target can get wrong, in the encoded training rows."""
     inputs: tuple[RowInput, ...] = ()
     """The inputs that rows may have, looked for in this order; they are planned and augmented."""
 
@@ -197,6 +201,8 @@ class Figures:
     """Which is better, for metrics whose direction the user states."""
     best: str = "loss"
     """The metric that decides the best step."""
+    from_start: bool = False
+    """Whether a trained model is its own baseline, and evaluated before the first step."""
     baselines: MeasureBaselines | None = None
     """Training rows (None if they are not at hand), validation rows and the Encoder to the figures
     of simple predictors, by name and metric (see `targets/baselines.py`)."""

@@ -13,6 +13,7 @@ from surefit.targets.task_spec import TaskSpec
 from surefit.tasks import (
     classification,
     custom,
+    embedding,
     feature_pretraining,
     forecasting,
     language_models,
@@ -41,6 +42,7 @@ TASKS: dict[str, TaskSpec] = {
         language_models.MASKED_LM,
         preferences.PREFERENCE,
         preferences.REWARD,
+        embedding.SPEC,
         custom.SPEC,
     )
 }
@@ -59,7 +61,7 @@ INPUTS: dict[str, RowInput] = {
 }
 """Each input of a column by its role, as the first task that reads it does."""
 
-KEPT_TASKS = ("embedding", "question-answering")
+KEPT_TASKS = ("question-answering",)
 """Tasks that are kept for later."""
 
 OTHER_NAMES: dict[str, str] = {
@@ -79,7 +81,9 @@ OTHER_NAMES: dict[str, str] = {
     **dict.fromkeys(("audio", "audio-cls", "speech"), "audio-classification"),
     **dict.fromkeys(("dpo", "ipo", "simpo", "kto", "orpo", "cpo", "rlhf"), "preference"),
     **dict.fromkeys(("rm", "reward-model", "reward-modeling"), "reward"),
-    **dict.fromkeys(("sentence-similarity", "feature-extraction"), "embedding"),
+    **dict.fromkeys(
+        ("sentence-similarity", "feature-extraction", "embeddings", "retrieval"), "embedding"
+    ),
     **dict.fromkeys(("qa", "question-ans"), "question-answering"),
 }
 """What other tools call these tasks."""

@@ -29,6 +29,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.targets import pairs, tokens
 from surefit.targets.generation import Generate
 from surefit.targets.metrics.token_metrics import next_token, token_loss
+from surefit.targets.pair_rules import check_pairs
 from surefit.targets.task_spec import Figures, Head, Reads, TaskSpec, TextUse
 from surefit.tasks.language_models import continue_text
 
@@ -100,6 +101,7 @@ PREFERENCE = TaskSpec(
         mixes=("prompt", "messages", CHOSEN, REJECTED),
         divide=divide_preference,
         exact_targets=False,
+        check_rows=check_pairs,
         link=pairs.link_others,
     ),
     text=TextUse(adapt_tokenizer=continue_text),
@@ -139,6 +141,7 @@ REWARD = TaskSpec(
         mixes=("prompt", "messages", REJECTED),
         divide=divide_preference,
         exact_targets=False,
+        check_rows=check_pairs,
     ),
     text=TextUse(adapt_tokenizer=continue_text),
     fields={

@@ -119,7 +119,8 @@ def _remote_code(plan: Plan, model: Path | None) -> tuple[str, ...]:
     """Return digests of the model folders whose code the plan runs, and of the saved model's."""
     if plan.model is None or not plan.model.source.trust_remote_code:
         return ()
-    places = [plan.model.source.name, plan.config.tokenizer or "", str(model or "")]
+    source = plan.model.source
+    places = [source.name, source.base or "", plan.config.tokenizer or "", str(model or "")]
     found = {hash_folder(Path(place)) for place in places if place and names_of(place)}
     return tuple(sorted(digest for digest in found if digest is not None))
 

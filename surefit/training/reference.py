@@ -305,6 +305,7 @@ def open_beginning(run: Run, pipeline: Pipeline) -> nn.Module:
         from_scratch=config.from_scratch,
         trust_remote_code=config.trust_remote_code,
         quantize=config.lora.quantize,
+        adapter=config.adapter,
         code=run.code,
     )
     torch.manual_seed(config.seed)

@@ -210,7 +210,12 @@ def _train_steps(work: Work) -> None:
             with averaged_weights(job.pipeline.module, engine.plain_optimizer):
                 return plain()
 
-    if config.eval_at_start and state.step == 0 and evaluate is not None:
+    first = config.eval_at_start
+    if first is None:
+        model = work.plan.model
+        is_trained = model is not None and not model.source.untrained
+        first = is_trained and job.pipeline.task.figures.from_start
+    if first and state.step == 0 and evaluate is not None:
         note_evaluation(evaluate(), 0, 0, pace, State(), emit)
     hooks = Hooks(
         evaluate,

@@ -60,7 +60,7 @@ TRANSLATED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"sample_packing": True}, {"packing": True}),
     ({"lora_modules_to_save": ["lm_head"]}, {"lora.modules_to_save": ["lm_head"]}),
     ({"cosine_min_lr_ratio": 0.1}, {"schedule_end": 0.1}),
-    ({"adapter": "qlora"}, {"lora.r": 16, "lora.quantize": "4bit"}),
+    ({"finetuning_type": "qlora"}, {"lora.r": 16, "lora.quantize": "4bit"}),
     ({"lora_target_modules": ["q_proj", "v_proj"]}, {"lora.targets": ["q_proj", "v_proj"]}),
     # LLaMA-Factory
     ({"mask_history": True}, {"loss_on": "last"}),
@@ -154,6 +154,10 @@ def test_every_option_of_the_trainers_has_an_answer() -> None:
     } - {"r", "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path"}
     missing = [n for n in sorted(theirs - set(OURS)) if n not in read_table() and n[0] != "_"]
     assert missing == []
+
+
+def test_a_value_of_another_tool_names_the_keys_that_mean_it() -> None:
+    assert "Here it is lora.r: 16, lora.quantize: 4bit." in refused({"adapter": "qlora"}).message
 
 
 def test_the_table_has_each_key_once_and_none_of_ours() -> None:

@@ -33,9 +33,41 @@ def judged(good: Any) -> list[Row]:
     ]
 
 
+def neighbours(count: int = 24, **changed: Any) -> list[Row]:
+    """Questions with the answer that belongs to each, and one that does not."""
+    made: list[Row] = []
+    for n in range(count):
+        texts = (f"What is {n} and {n}?", f"The sum is {2 * n}.", f"The sum is {2 * n + 1}.")
+        row: Row = dict(zip(("anchor", "positive", "negative"), texts, strict=True))
+        made.append({**row, **{name: make(n, row) for name, make in changed.items()}})
+    return made
+
+
+def pairs(rows: list[Row]) -> list[Row]:
+    """The same without the negatives."""
+    return [{name: row[name] for name in ("anchor", "positive")} for row in rows]
+
+
+VECTORS: dict[str, Any] = {"model": "tiny:bert", "options": "--task embedding"}
 SWAPPED = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in compared(2)]
 
 CASES = [
+    Case(
+        "SF259 a negative that is its positive",
+        neighbours(negative=lambda n, row: row["positive" if n == 3 else "negative"]),
+        **VECTORS,
+    ),
+    Case(
+        "SF260 pairs with one answer",
+        pairs(neighbours(positive=lambda n, row: row["positive" if n % 8 else "anchor"][:12])),
+        **VECTORS,
+    ),
+    Case(
+        "SF261 pairs in batches of one",
+        pairs(neighbours()),
+        "tiny:bert",
+        "--task embedding --batch-size 1",
+    ),
     Case(
         "SF460 pairs of equal answers",
         compared(rejected=lambda n, row: row["chosen"] if n == 3 else row["rejected"]),
@@ -114,6 +146,7 @@ CASES = [
 ]
 
 HEALTHY = [
+    Case("triplets", neighbours(), **VECTORS),
     Case(
         "not SF461: a chosen answer compared with two others",
         [*compared(), *compared(2, rejected=lambda n, row: f"It is {2 * n + 3}, or so.")],

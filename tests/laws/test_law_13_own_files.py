@@ -36,8 +36,17 @@ TRAINING = {
     *("padding_free", "compile", "parallel", "deterministic", "from_scratch", "seed", "optimizer"),
     *("eval_share", "split", "eval_every", "eval_at_start", "save_every", "keep"),
     *("label_separator", "metrics", "early_stopping", "generate", "max_dropped_share", "accept"),
-    *("autofix", "outputs", "label_order", "preference", "box_format", "schedule_end", "restarts"),
-    *("fields", "forecast"),
+    *(
+        "autofix",
+        "outputs",
+        "label_order",
+        "preference",
+        "embedding",
+        "box_format",
+        "schedule_end",
+        "restarts",
+    ),
+    *("fields", "forecast", "adapter"),
     *("ema", "neftune", "add_tokens", "packing"),
 }
 """Keys that define the training; a new key belongs here, or its type is Local[…]."""

@@ -25,6 +25,7 @@ from plain_transformers import (
 from records.record import differences, run_record
 from safetensors.torch import load_file
 from task_runs import NEW_TOKENS, RUNS, TaskRun, train_custom
+from transformers import AutoTokenizer
 
 import surefit
 from surefit.cli import run as command
@@ -70,6 +71,19 @@ def same_body(folder: Path) -> None:
     assert all(torch.equal(loaded[name], value) for name, value in trained.items())
 
 
+def same_vectors(folder: Path) -> None:
+    """Plain transformers makes the vectors that are predicted."""
+    rows = rows_of(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer([row["anchor"] for row in rows], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = load_plain(folder, "AutoModel").eval()(**batch).last_hidden_state
+    mask = batch["attention_mask"][:, :, None]
+    vectors = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1))
+    told = torch.tensor([each["prediction"] for each in surefit.predict(folder, rows)])
+    torch.testing.assert_close(told, vectors, atol=1e-5, rtol=1e-4)
+
+
 def same_weights(folder: Path) -> None:
     """A module without a transformers class is plain safetensors."""
     trained, saved = (
@@ -95,6 +109,7 @@ PLAIN: dict[str, Callable[[Path], Answers | None]] = {
     "ordinal": lambda folder: text_ranks(folder, rows_of(folder)),
     "preference": generated,
     "reward": lambda folder: answer_scores(folder, rows_of(folder)),
+    "embedding": same_vectors,
     "tabular-classification": same_weights,
     "image-classification": lambda folder: picture_classes(folder, pictures_of(folder)),
     "audio-classification": lambda f: [name for name, _ in spoken_classes(f, sounds_of(f))],

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from surefit.batches.branches import LENGTHS
 from surefit.batches.field import IGNORE_INDEX, Field, describe_misalignment
 from surefit.config import set_option
 from surefit.data.column_types import (
@@ -105,6 +106,27 @@ def encode_text(
         return Encoded({**columns, **targets}, truncated=length - len(made.ids))
 
     return Encoding(finish, [asked])
+
+
+def encode_several(
+    row: Mapping[str, Any], roles: Sequence[str], encoder: Encoder, targets: Mapping[str, Any]
+) -> Encoding:
+    """Return the tokens of several texts, each a sequence of its own, one behind the other."""
+    texts = [read_text(row, role, encoder) or "" for role in roles]
+    if not all(text.strip() for text in texts):
+        raise drop_row(DropReason.EMPTY)
+
+    def finish(tokens: list[Tokenized]) -> Encoded:
+        whole = [len(each.ids) for each in tokens]
+        if is_overlong(max(whole), encoder):
+            refuse_overlong(max(whole), encoder)
+            tokens = tokenize(encoder.tokenizer, texts, special=True, limit=encoder.max_length)
+        lengths = [len(each.ids) for each in tokens]
+        ids = np.concatenate([np.asarray(each.ids, np.int64) for each in tokens])
+        columns = {"input_ids": ids, LENGTHS: lengths, **targets}
+        return Encoded(columns, truncated=sum(whole) - sum(lengths))
+
+    return Encoding(finish, texts)
 
 
 def read_ids(row: Mapping[str, Any], predicting: bool = False) -> tuple[Any, Any]:

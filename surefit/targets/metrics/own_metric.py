@@ -51,12 +51,11 @@ class OwnMetric:
         """Whether it is updated batch by batch."""
         return is_object(self.measure)
 
-    @property
-    def keeps_all(self) -> bool:
-        """Whether all predictions are in memory at the end of an evaluation."""
+    def keeps(self, num_processes: int) -> bool:
+        """Return whether all predictions are in memory at the end of an evaluation."""
         states = getattr(self.measure, "_defaults", None)  # of a torchmetrics object
         lists = isinstance(states, dict) and any(isinstance(s, list) for s in states.values())
-        return lists or not self.is_object
+        return lists or not self.is_object or num_processes > 1
 
     def start(self, num_processes: int = 1) -> Collected:
         """Begin an evaluation. Several processes bring their predictions together at its end."""
