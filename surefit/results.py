@@ -103,6 +103,7 @@ def confusion(run: Run) -> Any:
 def _whole_table(run: Run, data: Any) -> Table:
     """Return the rows that the row numbers of a Store count."""
     config = run.config
+    data = run.rows_object if data is None else data
     named = config.eval_data or list(config.data)
     if data is None and not named:
         raise UsageError(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import random
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -16,73 +14,12 @@ from pathlib import Path
 
 import pytest
 
-import surefit
-from builders import WORDS, write_jsonl
+from builders import WORDS
 from surefit.explainer.causes import CAUSES
 from surefit.findings import load_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-MASSES = {letter: float(place + 1) for place, letter in enumerate("ACDEFGHIKLMNPQRSTVWY")}
-
-
-def peptides(count: int, column: str = "sequence") -> list[dict[str, object]]:
-    draw = random.Random(0)
-    rows = ["".join(draw.choices(sorted(MASSES), k=draw.randint(1, 6))) for _ in range(count)]
-    return [{column: row, "mass": sum(MASSES[letter] for letter in row)} for row in rows]
-
-
-def file_of(name: str) -> str:
-    found = re.search(rf"`{name}`:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None, name
-    return found[1]
-
-
-@pytest.mark.slow
-def test_the_task_of_the_page_trains_from_the_command_line(tmp_path: Path) -> None:
-    for name in ("peptide_mass.py", "mass_net.py"):
-        (tmp_path / name).write_text(file_of(name), encoding="utf-8")
-    write_jsonl(tmp_path / "peptides.jsonl", peptides(400))
-    write_jsonl(tmp_path / "new.jsonl", [{"sequence": "ACD"}, {"sequence": "Y"}])
-    commands = re.findall(r"^surefit (.+)$", PAGE, re.MULTILINE)
-    assert [line.split()[0] for line in commands] == ["train", "evaluate", "predict"]
-
-    def run(line: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "surefit", *shlex.split(line)],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
-
-    train, evaluate, predict = commands
-    run(train)
-    plan = json.loads((tmp_path / "run" / "plan.json").read_text(encoding="utf-8"))
-    assert any(f"[file {tmp_path / 'peptide_mass.py'}]" in note for note in plan["notes"])
-    result = json.loads(run(f"{evaluate} --json"))
-    assert result["metrics"]["mae"] < 1.0  # the mean alone would give about 17
-    answers = [json.loads(line)["prediction"] for line in run(predict).splitlines()]
-    assert answers == pytest.approx([6.0, 20.0], abs=1.5)
-
-
-def test_the_task_of_the_page_trains_from_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("peptide_mass.py", "mass_net.py"):
-        (tmp_path / name).write_text(file_of(name), encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from mass_net import MassNet  # type: ignore[import-not-found]
-    from peptide_mass import SPEC  # type: ignore[import-not-found]
-
-    rows = peptides(60, column="peptide")
-    run = surefit.train(
-        data=rows, task=SPEC, model=MassNet(), max_steps=3, output=str(tmp_path / "run")
-    )
-    assert run.plan["roles"] == {"peptide": "peptide", "mass": "mass"}
-    assert len(surefit.predict(run, [{"peptide": "ACD"}])) == 1
 
 
 def test_the_finding_of_the_page_can_be_declared() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,8 @@ def find_strays(module: nn.Module) -> dict[int, str]:
 
 
 def check_optimizer(module: nn.Module, optimizer: Any) -> None:
-    """Refuse an optimizer that was made from other parameters, or a function that makes none."""
+    """Refuse an optimizer that was made from other parameters or needs a closure, or a function
+    that makes none."""
     if optimizer is None:
         return
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -102,6 +104,14 @@ def check_optimizer(module: nn.Module, optimizer: Any) -> None:
         if not hasattr(made, "param_groups") or not hasattr(made, "step"):
             message = f"optimizer returned a {type(made).__name__}; expected an Optimizer."
             raise UsageError(message, fix)
+    for part in getattr(made, "parts", (made,)):
+        closure = inspect.signature(part.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise UsageError(
+                f"{type(part).__name__}.step needs a closure that computes the loss again; a step "
+                "has one forward and one backward pass.",
+                "Use an optimizer that steps by gradients, such as AdamW, SGD or Rprop.",
+            )
     own = {id(parameter) for parameter in trained}
     if not any(id(p) in own for group in made.param_groups for p in group["params"]):
         raise UsageError(

@@ -220,6 +220,6 @@ def _as_numpy(values: pa.Array) -> Any:
         if values.null_count:
             return values.to_pylist()
         inner = [_as_numpy(scalar.values) for scalar in values]
-        lengths = {len(part) for part in inner}
-        return np.stack(inner) if len(lengths) == 1 else inner
+        shapes = {getattr(part, "shape", None) for part in inner}  # None: lists of several shapes
+        return np.stack(inner) if len(shapes) == 1 and None not in shapes else inner
     return values.to_numpy(zero_copy_only=False).reshape(shape)

@@ -138,12 +138,16 @@ class FeatureStatistics:
     """Whether every step is a distribution over the features."""
 
 
+HASHED_WIDTH = 128
+"""Places that the values of a column share, where it has too many for a place each."""
+
+
 @dataclass(frozen=True)
 class TablePart:
     """How a column of a table, or a part of a date, becomes a part of the row's vector."""
 
     column: str
-    kind: Literal["number", "category"]
+    kind: Literal["number", "category", "hashed"]
     part: str | None = None
     """Which part of a date, such as `month`."""
     order: str | None = None
@@ -158,6 +162,8 @@ class TablePart:
     @property
     def width(self) -> int:
         """How many places of the vector it takes."""
+        if self.kind == "hashed":
+            return HASHED_WIDTH
         return 1 + self.blank if self.kind == "number" else len(self.values) + 1
 
 

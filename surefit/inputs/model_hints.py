@@ -11,6 +11,8 @@ KIND = "feature_extractor_type"
 MAX_SIDE = 1 << 14
 """Pixels of the longest side of images that a model may ask for."""
 
+RunsOn = Callable[[Mapping[str, Sequence[int]], Collection[str]], bool]
+
 
 @dataclass(frozen=True)
 class Hints:
@@ -38,7 +40,7 @@ class Hints:
     reads_images: Callable[[int, int, int], bool | None] | None = None
     """Tries a module on images of so many channels, a height and a width; None if that cannot be
     tried."""
-    runs_on: Callable[[Mapping[str, Sequence[int]], Collection[str]], bool] | None = None
+    runs_on: RunsOn | None = None
     """Tries a module on columns of these shapes, those of the given names as integers."""
     arguments: tuple[str, ...] = ()
     """The arguments of a module's forward."""

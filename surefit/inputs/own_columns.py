@@ -28,6 +28,7 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.model_hints import Hints, RunsOn
 
 Array = npt.NDArray[Any]
 PADDED_COLUMN = rule(
@@ -53,19 +54,19 @@ LOOKED_AT = 1000
 """Rows whose shapes are compared; all rows must have the most common one."""
 
 
-def suits(table: Table, required: Sequence[str] | None, arguments: Sequence[str]) -> bool:
-    """Return whether a module with these arguments can be called with the columns of numbers.
+def suits(table: Table, hints: Hints) -> bool:
+    """Return whether a module can be called with the columns of numbers.
 
-    Where there are other columns, such as texts, it has to name those of numbers. `required` are
-    its arguments without a default; None for a model of transformers.
+    Where there are other columns, such as texts, it has to name those of numbers.
     """
+    required, arguments = hints.required, hints.arguments
     if required is None:
         return False
     known = _names_in_batch(table)
     if not has_numbers(table) and not (required and known.issuperset(required)):
         return False
     asks_for_other = any(name in NAMES_IN_BATCHES and name not in known for name in arguments)
-    return not asks_for_other and can_call(table, required)
+    return not asks_for_other and can_call(table, hints)
 
 
 def has_numbers(table: Table) -> bool:
@@ -73,35 +74,46 @@ def has_numbers(table: Table) -> bool:
     return all(_is_numeric(table, name) for name in table.columns)
 
 
-def can_call(table: Table, required: Sequence[str]) -> bool:
+def can_call(table: Table, hints: Hints) -> bool:
     """Whether every argument has the name of a column, or the only one gets the only input."""
+    required = hints.required or ()
     unknown = [name for name in required if name not in _names_in_batch(table)]
-    return not unknown or (len(unknown) == len(required) == 1 and only_input(table) is not None)
+    return not unknown or (
+        len(unknown) == len(required) == 1 and only_input(table, hints) is not None
+    )
 
 
-def check_call(table: Table, required: Sequence[str] | None) -> None:
+def check_call(table: Table, hints: Hints) -> None:
     """Refuse a module whose arguments are not named after the columns."""
-    if required is None or can_call(table, required):
+    if hints.required is None or can_call(table, hints):
         return
     numbers = ", ".join(numbers_of(table))
     raise MISSING_COLUMN.error(
-        f"forward requires {', '.join(required)}; the columns of numbers are {numbers}.",
+        f"forward requires {', '.join(hints.required)}; the columns of numbers are {numbers}.",
         fix="Name the arguments of forward after the columns, or store the columns that one "
         "argument reads as one array.",
         file=table.sources[0].file,
     )
 
 
-def only_input(table: Table) -> str | None:
-    """Return the only column, or the only one whose name is not that of a label; None if there are
-    more.
+def only_input(table: Table, hints: Hints) -> str | None:
+    """Return the only column, or the only one whose name is not that of a label, or of these the
+    only one that the module runs on; None if there are more.
 
     A module with one argument of another name reads it.
     """
     labels = get_role("label").names
     numbers = numbers_of(table)
     inputs = [name for name in numbers if name.lower() not in labels] or numbers
+    if len(inputs) > 1 and hints.runs_on is not None:
+        inputs = [name for name in inputs if _runs_on(table, name, hints.runs_on)]
     return inputs[0] if len(inputs) == 1 else None
+
+
+def _runs_on(table: Table, name: str, tries: RunsOn) -> bool:
+    shape = [axis.usual for axis in row_shape(table, name).axes]
+    is_integer = pa.types.is_integer(list_axes(table.column_type(name))[1])
+    return tries({name: shape}, {name} if is_integer else ())
 
 
 def _names_in_batch(table: Table) -> set[str]:

@@ -143,3 +143,7 @@ class RowInput:
     """What only such a column can get wrong, looked for in its cells."""
     check: Callable[[Store, Table, Encoder], Iterable[Finding]] | None = None
     """What only such inputs can get wrong, looked for in encoded training rows."""
+    is_small: Callable[[Encoder], bool] = lambda encoder: False
+    """Whether a row has a fixed size, so that many rows fit into a step."""
+    one_length: str = ""
+    """What to do for rows of one length, where padding changes what a model returns."""

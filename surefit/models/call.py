@@ -175,7 +175,7 @@ def match_arguments(
     """
     known = known or Names()
     if known.by_lists:
-        return Call(match_lists(module), reads=known.reads, by_lists=True), []
+        return Call(match_lists(module, columns), reads=known.reads, by_lists=True), []
     parameters = inspect.signature(module.forward).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

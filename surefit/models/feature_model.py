@@ -170,7 +170,8 @@ FEATURES_PROJECTED = rule(
         "A transformers model reads embeddings of one size. A linear layer, trained and saved with "
         "the model, projects the features to it."
     ),
-    fix="Nothing to do.",
+    fix="If the model is to stay as it is, pass features of its size, or a module of your own with "
+    "surefit.AdaptiveProjection in its forward.",
 )
 
 PROJECTION_LEFT_OUT = rule(

@@ -1,13 +1,15 @@
 """Calls modules of torchvision's convention for detection: `forward(images, targets=None)`.
 
-`images` is a list of tensors (C, H, W), `targets` a list of dicts with `boxes` and `labels`. In
-training mode such a module returns a dict of losses; in evaluation mode a list of dicts with
-`boxes`, `labels` and `scores`, whatever targets it gets.
+`images` is a list of tensors (C, H, W), `targets` a list of dicts with `boxes`, `labels` and, where
+the data has them, `masks` (N, H, W) of 0 and 1. In training mode such a module returns a dict of
+losses; in evaluation mode a list of dicts with `boxes`, `labels`, `scores` and perhaps `masks`,
+whatever targets it gets.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -20,17 +22,20 @@ from surefit.models.transformers_models import MODEL_FAILED, UNSUITABLE_MODEL
 from surefit.speed.numerics import preserved_state
 from surefit.targets.boxes import split_targets
 
-TARGETS = ("boxes", "box_classes")
+TARGETS = ("boxes", "box_classes", "mask_runs")
 FOUND = ("boxes", "labels", "scores")
 CONVENTION = (
     "Let forward(images, targets=None) return a dict of losses in training mode, and in evaluation "
-    "mode a list with a dict of boxes (N, 4), labels (N) and scores (N) for each image."
+    "mode a list with a dict of boxes (N, 4), labels (N) and scores (N) for each image, and of "
+    "masks (N, 1, H, W) from 0 to 1 if it segments the objects."
 )
+LEAST_MASK = 0.5
+"""Values of a mask from which on a pixel belongs to the object."""
 CONSTANT = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 """Layers that stay in evaluation mode where the losses of validation rows are computed."""
 
 
-def match_lists(module: nn.Module) -> dict[str, str]:
+def match_lists(module: nn.Module, columns: Sequence[str]) -> dict[str, str]:
     """Return which column each argument of forward gets: `targets.boxes` gets the boxes."""
     parameters = [
         each
@@ -46,7 +51,7 @@ def match_lists(module: nn.Module) -> dict[str, str]:
             fix=CONVENTION,
         )
     images, targets = parameters[0].name, parameters[1].name
-    return {images: "pixel_values", **{f"{targets}.{column}": column for column in TARGETS}}
+    return {images: "pixel_values", **{f"{targets}.{c}": c for c in TARGETS if c in columns}}
 
 
 def call_lists(model: Any, batch: Mapping[str, Any], with_targets: bool) -> SimpleNamespace:
@@ -54,8 +59,10 @@ def call_lists(model: Any, batch: Mapping[str, Any], with_targets: bool) -> Simp
     images = [*batch["pixel_values"]]
     if not with_targets:
         with _mode(model, training=False):
-            return _read_found(model(images), len(images))
+            return _read_found(model(images), [image.shape[-2:] for image in images])
     targets = split_targets(batch)
+    for target in targets:
+        target |= {name: masks.byte() for name, masks in target.items() if name == "masks"}
     if model.training:
         return _read_losses(model(images, targets))
     with _losses_only(model):
@@ -104,8 +111,9 @@ def _read_losses(raw: Any) -> SimpleNamespace:
     return SimpleNamespace(logits=None, loss=total, parts=parts, raw=named)
 
 
-def _read_found(raw: Any, count: int) -> SimpleNamespace:
-    """Return what was found in each image."""
+def _read_found(raw: Any, sizes: Sequence[tuple[int, int]]) -> SimpleNamespace:
+    """Return what was found in each image; masks are true from 0.5 on."""
+    count, detections = len(sizes), []
     is_listed = isinstance(raw, Sequence) and len(raw) == count
     if not is_listed or not all(isinstance(each, Mapping) and {*FOUND} <= {*each} for each in raw):
         raise MODEL_FAILED.error(
@@ -129,7 +137,17 @@ def _read_found(raw: Any, count: int) -> SimpleNamespace:
                 f"Scores of image {place} range from {low:.3g} to {high:.3g}; expected 0 to 1.",
                 fix="Return probabilities: the sigmoid or the softmax of the logits.",
             )
-    return SimpleNamespace(logits=None, loss=None, detections=[*raw], raw=raw)
+        detections.append(dict(each))
+        if "masks" in each:
+            masks, wanted = each["masks"], (number, *sizes[place])
+            if masks.numel() != math.prod(wanted) or masks.shape[-2:] != sizes[place]:
+                raise MODEL_FAILED.error(
+                    f"Of image {place}, the module returned masks of the shape "
+                    f"{list(masks.shape)}; expected {[number, 1, *sizes[place]]}.",
+                    fix=CONVENTION,
+                )
+            detections[-1]["masks"] = masks.reshape(wanted) >= LEAST_MASK
+    return SimpleNamespace(logits=None, loss=None, detections=detections, raw=raw)
 
 
 def _shown(raw: Any) -> str:

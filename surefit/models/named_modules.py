@@ -25,11 +25,30 @@ FIX = (
 
 
 class NamedModules(nn.ModuleDict):
-    """Modules by name; forward returns them, for a loss_fn, metrics and a predict_fn."""
+    """Modules by name; forward returns them, for a loss_fn, metrics and a predict_fn.
+
+    Those without trainable weights that are passed in evaluation mode stay in it, as a teacher
+    whose dropout and batch norms are not to change.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        super().__init__(modules)
+        self.stay = {
+            name
+            for name, module in modules.items()
+            if not module.training and not any(w.requires_grad for w in module.parameters())
+        }
 
     def forward(self, **columns: Any) -> dict[str, nn.Module]:
         """Return the modules by name; what they are called with is up to the training_step."""
         return dict(self.items())
+
+    def train(self, mode: bool = True) -> NamedModules:
+        """Set the mode of all modules but those that stay in evaluation mode."""
+        super().train(mode)
+        for name in self.stay:
+            self[name].eval()
+        return self
 
 
 def as_modules(given: Any) -> Any:

@@ -180,7 +180,7 @@ EMBEDDINGS_RESIZED = rule(
     "fixed",
     "embeddings resized",
     why="The tokenizer has more tokens than the embeddings of the model have rows.",
-    fix="Nothing to do.",
+    fix="If the model is to stay as it is, use the tokenizer that it was trained with.",
 )
 
 

@@ -159,7 +159,7 @@ def make_pipeline(d: Draft) -> tuple[Built, list[Finding]]:
         encoder = encoder.with_settings(tokens=replace(encoder.settings.tokens, pad=pad))
     columns = batch_columns(task.fields_for(encoder))
     if task.reads.own_fields is not None:  # an argument of another name reads the first one
-        first = only_input(table)
+        first = only_input(table, d.hints)
         columns.sort(key=lambda name: name != first)
     found: list[Finding] = []
     extras = extra_fields(table, {*columns, *encoder.roles.values()})

@@ -17,6 +17,7 @@ from surefit.memory.predict_peak import Fit, describe_untraced, predict, trace_w
 from surefit.memory.trace_step import Traced
 from surefit.pipeline.pipeline import Job, Pipeline
 from surefit.plan.draft import Draft
+from surefit.processes import num_processes
 from surefit.request import Request
 from surefit.targets.generation import num_new_tokens
 
@@ -47,6 +48,32 @@ IDLE_PROCESSES = rule(
 )
 
 SHOWN_OPTIONS = 4
+DEFAULT_ROWS, MOST_ROWS = 8, 256
+"""Rows per step where nobody sets batch_size, and for rows of one value each."""
+LEAST_STEPS = 100
+"""Steps of an epoch that larger batches must leave."""
+
+
+def usual_rows(d: Draft) -> int:
+    """Return the rows per step and process where nobody sets them."""
+    config, inputs, head = d.config, d.task.reads.inputs, d.task.head_for(d.encoder)
+    tables = (each for each in inputs if each.role is None)
+    given = d.task.reads.input_of(d.encoder.roles) or next(tables, None)
+    asks = (config.max_steps, config.max_tokens, d.loss_fn, d.objects.collate_fn)
+    if given is None or head is None or head.per_pixel or any(each is not None for each in asks):
+        return DEFAULT_ROWS
+    if config.batch_size is not None or config.grad_accum > 1 or not given.is_small(d.encoder):
+        return DEFAULT_ROWS
+    rows = DEFAULT_ROWS
+    per_process = len(d.train) // (d.request.processes or num_processes())
+    while rows < MOST_ROWS and 2 * rows * LEAST_STEPS <= per_process:
+        rows *= 2
+    return rows
+
+
+def is_chosen(d: Draft) -> bool:
+    """Return whether the micro-batch is the largest one that fits."""
+    return d.config.batch_size == "auto" or usual_rows(d) > DEFAULT_ROWS
 
 
 def generation_size(
@@ -62,10 +89,13 @@ def generation_size(
 
 
 def settle_batch_size(d: Draft) -> tuple[tuple[Job, Request], list[Finding]]:
-    """Replace batch_size=auto by the largest micro-batch that fits.
+    """Return the batch size that nobody sets; auto is the largest micro-batch that fits.
 
     It divides the effective batch size, which stays the same.
     """
+    if not is_chosen(d):
+        config = d.config.model_copy(update={"batch_size": DEFAULT_ROWS})
+        return (d.work, replace(d.request, config=config)), []
     job, effective, found = d.work, d.work.batches.batch_size, list[Finding]()
     try:
         job = Trials(job, d.limit).largest_batch(job)

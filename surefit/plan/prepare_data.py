@@ -147,7 +147,7 @@ def _is_own(d: Draft) -> bool:
         return False
     if d.objects.collate_fn is not None:  # which makes what forward gets
         return own_columns.has_numbers(_ungrouped(d))
-    return own_columns.suits(_ungrouped(d), d.hints.required, d.hints.arguments)
+    return own_columns.suits(_ungrouped(d), d.hints)
 
 
 def _ungrouped(d: Draft) -> Table:
@@ -170,12 +170,12 @@ def choose_task_and_roles(d: Draft) -> tuple[tuple[TaskSpec, dict[str, str]], li
         task, roles = choose_task(table, wanted, columns, d.source.auto_classes)
     except FindingError:
         if _may_be_own(d) and own_columns.has_numbers(_ungrouped(d)):
-            own_columns.check_call(_ungrouped(d), hints.required)
+            own_columns.check_call(_ungrouped(d), hints)
         raise
     if task.reads.own_fields is not None:
         require_loss_fn(task, d.loss_fn or d.objects.training_step)
         if d.objects.collate_fn is None:
-            own_columns.check_call(_ungrouped(d), hints.required)
+            own_columns.check_call(_ungrouped(d), hints)
     roles |= further_inputs(table, roles, hints.arguments, further)
     task, found = choose_metrics(config.metrics, d.objects.metrics, d.request.code, task)
     return (task, roles), found

@@ -229,6 +229,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
     batch, _ = _probe_batch(pipeline, train)
     head = pipeline.task.head_for(pipeline.encoder)
     alone: tuple[Any, ...] = ()
+    read = pipeline.task.reads.input_of(pipeline.encoder.roles)
     if pipeline.collate_fn is None and pipeline.task.figures.loss_by is None:
         alone = tuple(pipeline.collate([row]) for row in probe_rows(pipeline, train))
     profile = ModelProfile(
@@ -243,6 +244,7 @@ def make_profile(pipeline: Pipeline, train: Store, first: FirstPass | None = Non
         more=partial(_more_batches, pipeline, train),
         may_draw=pipeline.task.reads.own_fields is not None,
         shifts_labels=pipeline.counts_in_loss,
+        one_length="" if read is None else read.one_length,
     )
     if first is not None:
         profile.together, profile.has_gradient = first.outputs, first.has_gradient

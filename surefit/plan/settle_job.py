@@ -12,7 +12,12 @@ from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors, note
 from surefit.models.embedding_noise import refuse_noise
 from surefit.models.named_modules import MakeNamed
-from surefit.models.optimizer import DEFAULT, OptimizerSettings, check_rates, find_kind
+from surefit.models.optimizer import (
+    DEFAULT,
+    OptimizerSettings,
+    check_rates,
+    find_kind,
+)
 from surefit.pipeline.open_pipeline import Choices, apply_choices
 from surefit.pipeline.own_step import OwnStep
 from surefit.pipeline.pipeline import Job, Pipeline
@@ -27,8 +32,6 @@ from surefit.plan.probe_targets import probe_targets
 from surefit.plan.settle_step import has_step
 from surefit.processes import num_processes
 from surefit.targets.baselines import TREES, measure_trees
-
-DEFAULT_ROWS = 8
 
 
 def settle_task(d: Draft) -> tuple[Pipeline, Findings]:
@@ -61,8 +64,10 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
             f"batch_size is auto and max_tokens {tokens}: both bound a micro-batch.",
             "Use one of them.",
         )
-    if size == "auto":  # a step is one micro-batch until it is chosen
-        size, accum = DEFAULT_ROWS * accum, 1
+    if fit_in_memory.is_chosen(d):  # a step is one micro-batch until it is chosen
+        size, accum = fit_in_memory.usual_rows(d) * accum, 1
+    elif not isinstance(size, int):
+        size = fit_in_memory.DEFAULT_ROWS
     order = None if config.order == "auto" else config.order
     count = d.request.processes or num_processes()
     batches = Batches(d.train.lengths, config.seed, size, accum, count, tokens, order=order)
@@ -175,7 +180,7 @@ def make_job(d: Draft) -> tuple[Job, Findings]:
 
 def has_known_batches(d: Draft) -> bool:
     """Return whether the batches do not depend on the memory that is free now."""
-    return d.config.batch_size != "auto" and d.batches.block_rows == 1
+    return not fit_in_memory.is_chosen(d) and d.batches.block_rows == 1
 
 
 def has_trees(d: Draft) -> bool:

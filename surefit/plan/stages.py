@@ -209,7 +209,7 @@ STAGES: tuple[Row, ...] = (
         "predicting memory",
         settle_batch_size,
         "work request",
-        lambda d: d.config.batch_size == "auto",
+        lambda d: not isinstance(d.config.batch_size, int),
     ),
     Kept(
         "trace",

@@ -9,6 +9,7 @@ import numpy as np
 
 from surefit.inputs.augment.array_augment import ArrayAugment
 from surefit.inputs.encoder import Encoder
+from surefit.inputs.image.object_masks import as_runs
 from surefit.memory.process_memory import peak_bytes
 from surefit.report.batch_view import lengths_and_targets, view_batches
 from surefit.report.worst_rows import judge_rows
@@ -100,10 +101,13 @@ def _box_examples(job: Job) -> list[dict[str, Any]]:
         row, number = store.row(place), int(store.source_row[place])
         sure = made["scores"] >= LEAST_SCORE
         boxes = made["boxes"][sure].cpu().numpy()
+        of_found: dict[str, Any] = {"boxes": boxes}
+        if "masks" in made:
+            of_found["mask_runs"] = as_runs(made["masks"][sure].cpu().numpy())
         what = f"found: {len(boxes)} with a score from {LEAST_SCORE:g} on"
         shown = [
             {"what": f"row {number}: {len(row['boxes'])} boxes", **form.picture(row)},
-            {"what": what, **form.picture({**row, "boxes": boxes})},
+            {"what": what, **form.picture({form.column: row[form.column], **of_found})},
         ]
         drawn.append({"row": number, "shown": shown})
     return drawn

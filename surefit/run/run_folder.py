@@ -33,6 +33,7 @@ from surefit.user_code import RunCode
 if TYPE_CHECKING:
     from torch import nn
 
+    from surefit.inputs.store import Store
     from surefit.pipeline.open_pipeline import Choices
     from surefit.pipeline.pipeline import Pipeline
 
@@ -74,6 +75,10 @@ class Run:
     training_step: Callable[..., Any] | None = None
     generate: Mapping[str, Any] = field(default_factory=dict)
     """Settings of generation that this command sets, in place of the run's."""
+    validation: Store | None = None
+    """The validation rows, if this process trained on Python objects."""
+    rows_object: Any = None
+    """The object that has the validation rows."""
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

@@ -19,6 +19,7 @@ from surefit.data.data_rules import NOT_FINITE, WRONG_SHAPE
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import RowFaultError
 from surefit.inputs.encoder_state import BoxFormat
+from surefit.inputs.image.object_masks import from_runs
 
 if TYPE_CHECKING:
     import torch
@@ -227,15 +228,23 @@ def scaled(boxes: Boxes, wide: float, high: float) -> Boxes:
 
 
 def split_targets(batch: Mapping[str, Any]) -> list[dict[str, torch.Tensor]]:
-    """Return the boxes and classes of each image of a batch, without padding.
+    """Return the boxes, classes and masks of each image of a batch, without padding.
 
     >>> import torch
     >>> classes = torch.tensor([[1, IGNORE_INDEX]])
     >>> split_targets({"boxes": torch.zeros(1, 2, 4), "box_classes": classes})[0]["labels"]
     tensor([1])
     """
+    import torch
+
     found = []
-    for boxes, classes in zip(batch["boxes"], batch["box_classes"], strict=True):
+    for place, (boxes, classes) in enumerate(
+        zip(batch["boxes"], batch["box_classes"], strict=True)
+    ):
         known = classes != IGNORE_INDEX
         found.append({"boxes": boxes[known], "labels": classes[known]})
+        if "mask_runs" in batch:
+            runs, size = batch["mask_runs"][place].cpu(), tuple(batch["pixel_values"].shape[-2:])
+            masks = torch.from_numpy(from_runs(runs, len(found[-1]["boxes"]), size))
+            found[-1]["masks"] = masks.to(boxes.device)
     return found

@@ -1,7 +1,8 @@
-"""Objects in an image: their boxes and classes, for modules of torchvision's convention.
+"""Objects in an image: boxes, classes and masks, for modules of torchvision's convention.
 
 Such a module takes a list of images and a list of dicts with `boxes` (corners, in pixels of the
-image it gets) and `labels` (from 1 on; 0 is the background). It returns losses, or what it found.
+image it gets), `labels` (from 1 on; 0 is the background) and `masks`, if the data has them. It
+returns losses, or what it found.
 
 Mean average precision is COCO's, in constant memory: detections are matched with the boxes of their
 image and counted by class, threshold and score; the scores are in bins. `map_bin_error` is the
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,14 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import ClassLabels, FittedTarget, as_fitted
 from surefit.inputs.file_names import holds_files
 from surefit.inputs.image.image_reading import PIXELS, ImageReader
+from surefit.inputs.image.object_masks import (
+    as_coco,
+    as_runs,
+    check_masks,
+    mask_overlaps,
+    read_masks,
+    resized,
+)
 from surefit.inputs.row_input import Row
 from surefit.targets.boxes import (
     BoxSample,
@@ -82,12 +91,16 @@ def box_overlaps(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """
     import torch
 
+    one, other = one.double(), other.double()
     first = torch.maximum(one[:, None, :2], other[None, :, :2])
     last = torch.minimum(one[:, None, 2:], other[None, :, 2:])
     both = (last - first).clamp(min=0).prod(-1)
     areas = [(each[:, 2:] - each[:, :2]).prod(-1) for each in (one, other)]
     either = areas[0][:, None] + areas[1][None, :] - both
     return torch.where(either > 0, both / either, torch.zeros_like(both))
+
+
+OVERLAPS = {"boxes": box_overlaps, "masks": mask_overlaps}
 
 
 def match(overlaps: torch.Tensor) -> torch.Tensor:
@@ -117,10 +130,12 @@ def count_matches(
     found: Sequence[Mapping[str, torch.Tensor]],
     true: Sequence[Mapping[str, torch.Tensor]],
     num_classes: int,
+    shape: Literal["boxes", "masks"] = "boxes",
 ) -> dict[str, torch.Tensor]:
-    """Return hits and misses by class, threshold and bin of the score, and the boxes by class.
+    """Return hits and misses by class, threshold and bin of the score, and the objects by class.
 
-    Each image has `boxes` (corners) and `labels` from 1 on, those found `scores` from 0 to 1, too.
+    Each image has `boxes` (corners) or `masks` and `labels` from 1 on, those found `scores` from 0
+    to 1, too.
     """
     import torch
 
@@ -132,13 +147,13 @@ def count_matches(
         boxes += labels.bincount(minlength=num_classes)[:num_classes]
         scores = image["scores"].detach().cpu().double()
         guessed = image["labels"].detach().cpu().long() - 1
-        both = image["boxes"].detach().cpu().double(), target["boxes"].cpu().double()
+        both = image[shape].detach().cpu(), target[shape].cpu()
         for number in sorted({*guessed.tolist()}):
             if not 0 <= number < num_classes:  # the background
                 continue
             own = (guessed == number).nonzero()[:, 0]
             own = own[scores[own].argsort(descending=True, stable=True)][:MOST_DETECTIONS]
-            hits = match(box_overlaps(both[0][own], both[1][labels == number]))
+            hits = match(OVERLAPS[shape](both[0][own], both[1][labels == number]))
             odds = scores[own].logit(eps=1e-12).clamp(-LARGEST_ODDS, LARGEST_ODDS)
             at = ((odds / LARGEST_ODDS + 1) / 2 * (bins - 1)).round().long()
             rows = torch.arange(NUM_THRESHOLDS)[:, None] + number * NUM_THRESHOLDS
@@ -198,6 +213,12 @@ FIELDS = {
     "box_classes": Field(("box",), "int64", IGNORE_INDEX),
     "image_size": Field(("side",), "int64"),
 }
+RUNS = {"mask_runs": Field(("run",), "int32")}
+
+
+def fields(encoder: Encoder) -> dict[str, Field]:
+    """Return the columns of a batch, with masks if the data has them."""
+    return {**FIELDS, **RUNS} if "masks" in encoder.roles else FIELDS
 
 
 def _may_be_boxes(kind: pa.DataType) -> bool:
@@ -217,6 +238,11 @@ BOXES = Role(
     ),
     accepts=lambda kind, named: _may_be_boxes(kind),
 )
+MASKS = Role(
+    "masks",
+    ("masks", "instance_masks", "segmentation", "segmentations", "polygons"),
+    accepts=lambda kind, named: is_list(kind),
+)
 LABELS = Role(
     "label",
     (
@@ -233,7 +259,8 @@ def takes(table: Table, roles: Mapping[str, str]) -> bool:
 
 
 def _targets(row: Row) -> tuple[Any, list[Any]]:
-    """Return the boxes of a row as the data has them, and their classes; one of each."""
+    """Return the boxes of a row as the data has them, and their classes; one of each, and a mask
+    where there are masks."""
     if row["boxes"] is None or row["label"] is None:
         raise drop_row(DropReason.NO_LABEL)
     boxes, classes = as_boxes(row["boxes"]), [*row["label"]]
@@ -241,6 +268,10 @@ def _targets(row: Row) -> tuple[Any, list[Any]]:
         message = f"the row has {len(boxes)} boxes and {len(classes)} classes"
         fix = "Give each box its class."
         raise RowFaultError(MISALIGNED_COLUMNS, message, "label", fix)
+    masks = row.get("masks", boxes)
+    if masks is None or len(masks) != len(boxes):
+        message = f"the row has {len(boxes)} boxes and {len(masks or ())} masks"
+        raise RowFaultError(MISALIGNED_COLUMNS, message, "masks", "Give each box its mask.")
     return boxes, classes
 
 
@@ -301,6 +332,11 @@ def encode(row: Row, encoder: Encoder) -> Encoding:
     corners, faults = check_corners(corners, classes, given, (height, width), read.order)
     columns["boxes"] = scaled(corners, form.width / width, form.height / height)
     columns["box_classes"] = classes
+    if "masks" in row:
+        made = (form.height, form.width)
+        masks = read_masks(row["masks"], (height, width), made, read.relative)
+        columns["mask_runs"] = as_runs(masks)
+        faults = (*faults, *check_masks(masks, columns["boxes"]))
     return Encoding(lambda tokens: Encoded(columns, faults=faults))
 
 
@@ -310,17 +346,32 @@ def loss(outputs: Any, batch: Batch) -> tuple[Any, int]:
 
 
 def _sums(outputs: Any, batch: Batch, encoder: Encoder) -> dict[str, torch.Tensor]:
-    return count_matches(outputs.detections, split_targets(batch), len(encoder.classes))
+    found, true = outputs.detections, split_targets(batch)
+    sums = count_matches(found, true, len(encoder.classes))
+    if all("masks" in each for each in (*found, *true)):
+        of_masks = count_matches(found, true, len(encoder.classes), "masks")
+        sums |= {f"masks_{name}": value for name, value in of_masks.items()}
+    return sums
 
 
-def _beside(sums: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+def _precision_figures(sums: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     by_class, error = average_precisions(sums)
     shares = by_class.mean(1).tolist()
-    return {
+    figures = {
+        "": float(by_class.nanmean()),
         "50": float(by_class[:, 0].nanmean()),
         "bin_error": float(error.nanmean()),
         "per_class": [None if share != share else share for share in shares],
     }
+    return {f"{start}{name}".removesuffix("_"): value for name, value in figures.items()}
+
+
+def _beside(sums: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
+    figures = _precision_figures(sums)
+    of_masks = {n.removeprefix("masks_"): v for n, v in sums.items() if n.startswith("masks_")}
+    if of_masks:
+        figures |= _precision_figures(of_masks, "masks_")
+    return {name: value for name, value in figures.items() if name}
 
 
 MAP = Metric(
@@ -330,11 +381,13 @@ MAP = Metric(
     better="higher",
     uses_encoder=True,
 )
-"""The mean over classes and over the thresholds of IoU from 0.50 to 0.95; beside it, `map_50`."""
+"""The mean over classes and over the thresholds of IoU from 0.50 to 0.95; beside it, `map_50`, and
+`map_masks` by the overlap of masks, where the data has masks and the module returns them."""
 
 
 def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]:
-    """Return the objects found in each image, best first, with boxes in the pixels of its file."""
+    """Return the objects found in each image, best first, with boxes in the pixels of its file, and
+    masks as COCO's run lengths."""
     form, found = as_fitted(encoder.input.pixels), []
     names = dict(enumerate(encoder.classes, start=1))
     for made, (height, width) in zip(outputs.detections, batch["image_size"].tolist(), strict=True):
@@ -348,5 +401,10 @@ def decode(outputs: Any, batch: Batch, encoder: Encoder) -> list[dict[str, Any]]
             for at in order
             if labels[at] in names
         ]
+        if "masks" in made:
+            kept = [at for at in order if labels[at] in names]
+            masks = resized(made["masks"].cpu().numpy()[kept], (height, width))
+            for each, mask in zip(objects, masks, strict=True):
+                each["mask"] = as_coco(mask)
         found.append({"prediction": objects})
     return found

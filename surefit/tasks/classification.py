@@ -141,17 +141,20 @@ def plan_plain_images(given: Planned) -> tuple[FittedInput, list[Finding]]:
     return replace(read, image_hints=hints), found
 
 
-PLAIN_IMAGE = replace(IMAGE, plan=plan_plain_images, changes=box_changes)
+PLAIN_IMAGE = replace(
+    IMAGE, plan=plan_plain_images, changes=box_changes, is_small=lambda encoder: False
+)
 
 DETECTION = TaskSpec(
     name="detection",
-    summary="boxes and classes of the objects in an image, by a module of your own that takes "
-    "(images, targets) as torchvision's do",
+    summary="boxes, classes and masks of the objects in an image, by a module of your own that "
+    "takes (images, targets) as torchvision's do",
     needs=(("image", "boxes", "label"),),
-    roles=(detected_objects.BOXES, detected_objects.LABELS),
-    targets=("boxes", "label"),
+    optional=("masks",),
+    roles=(detected_objects.BOXES, detected_objects.LABELS, detected_objects.MASKS),
+    targets=("boxes", "label", "masks"),
     reads=Reads(detected_objects.takes, exact_targets=False, inputs=(PLAIN_IMAGE,)),
-    fields=detected_objects.FIELDS,
+    fields=detected_objects.fields,
     encode=detected_objects.encode,
     fit=detected_objects.fit,
     count_targets=lambda columns: 1,

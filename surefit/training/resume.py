@@ -308,10 +308,12 @@ def validation_rows(run: Run, model: nn.Module | None, progress: Progress) -> St
 
     They are in the cache; where it no longer has them, they are planned again.
     """
+    if run.validation is not None:
+        return run.validation
     if "data" in run.objects or "eval_data" in run.objects:
         raise UsageError(
-            f"{run.path} was trained on Python objects, which it does not hold.",
-            "Pass the rows: surefit evaluate RUN --data FILE.",
+            f"{run.path} was trained on Python objects, which its folder does not hold.",
+            "Pass the rows: surefit.evaluate(run, rows), run.worst(20, rows), or --data FILE.",
         )
     refuse_other_version(run, run.plan)
     store = _cached_rows(run)

@@ -32,7 +32,7 @@ from surefit.processes import (
     num_processes,
     together,
 )
-from surefit.request import Request, metric_of
+from surefit.request import Request, metric_of, named_eval_data
 from surefit.run.checkpoints import load_checkpoint, prune_checkpoints
 from surefit.run.choose_checkpoint import Chosen, State
 from surefit.run.events import cut_events
@@ -239,6 +239,9 @@ def _finish(work: Work) -> Run:
         best = state.best_step or state.step
     save_model_of_step(plan, run, engine.skeleton, best)
     engine.accelerator.wait_for_everyone()
+    held = None if plan.config.eval_data else plan.objects.data
+    if plan.objects.eval_data is not None:
+        held = next(iter(named_eval_data(plan.request).values()), plan.objects.eval_data)
     return Run(
         run.path,
         plan.task,
@@ -248,6 +251,8 @@ def _finish(work: Work) -> Run:
         loss_fn=plan.objects.loss_fn if needs_loss_fn(plan.task) else None,
         predict_fn=plan.objects.predict_fn,
         training_step=plan.objects.training_step,
+        validation=None if held is None else work.job.validation,
+        rows_object=held,
     )
 
 

@@ -207,6 +207,18 @@ def test_loader_is_read_once_in_its_order_and_says_so() -> None:
     assert "9 of the DataLoader's 10 rows" in found.message
 
 
+def test_a_sampler_that_repeats_rows_is_a_warning() -> None:
+    data = TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
+    sampler = torch.utils.data.WeightedRandomSampler([1.0] * 5 + [0.0] * 5, 10)
+    (found,) = (
+        f for f in open_table(DataLoader(data, 4, sampler=sampler)).findings if f.code == "SF126"
+    )
+    assert "WeightedRandomSampler" in found.message
+    assert "of 10 rows" in found.message
+    half = torch.utils.data.SubsetRandomSampler(range(5))
+    assert "SF126" not in [f.code for f in open_table(DataLoader(data, 4, sampler=half)).findings]
+
+
 VALUES = st.one_of(
     st.none(),
     st.integers(1, 4).map(lambda steps: np.full((steps, 2), steps, np.float32)),

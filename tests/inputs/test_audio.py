@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 from tones import wav
 
+import surefit
 from surefit.errors import UsageError
 from surefit.inputs.audio import audio_format
 from surefit.inputs.audio.audio_format import (
@@ -135,6 +137,27 @@ def test_log_mel_is_the_energy_of_each_band(rate: int) -> None:
     quiet = log_mel(np.zeros(rate // 2, np.float32), rate, 40)
     assert quiet.shape == (40, num_frames(rate // 2, rate))
     assert np.allclose(quiet, SILENCE)
+
+
+def test_a_module_that_padding_disturbs_is_told_of_rows_of_one_length() -> None:
+    class Mean(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = torch.nn.Conv1d(1, 4, 9, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.body(x).relu().mean(2))
+
+    rows = [
+        {
+            "audio": {"array": np.tile(TONE, 2)[: 4000 + 200 * n], "sampling_rate": RATE},
+            "label": n % 2,
+        }
+        for n in range(20)
+    ]
+    plan = surefit.check(data=rows, model=Mean(), quiet=True)
+    (found,) = (f for f in plan.findings if f.code == "SF701")
+    assert "--set audio.pad=true --set audio.seconds=S" in found.fix
 
 
 def test_padding_of_a_batch_is_silence() -> None:

@@ -151,6 +151,8 @@ def test_rows_longer_than_the_positions_of_a_folder(tmp_path: Path) -> None:
     assert plan.job.pipeline.encoder.max_length == 6
     assert plan.ledger.truncated_rows > 0
     assert {"SF215", "SF325"} <= {found.code for found in plan.findings}
+    (projected,) = (found for found in plan.findings if found.code == "SF325")
+    assert "AdaptiveProjection" in projected.fix  # how to leave the model as it is
     refused = surefit.check(**options, max_seq_length=8)
     assert [f.code for f in refused.findings if f.severity == "error"] == ["SF304"] * 2
     dropped = surefit.check(**options, overlong="drop", max_dropped_share=1.0)

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 import surefit
 from builders import events_of, feature_rows, same_pool, stop_at
@@ -100,3 +102,26 @@ def test_unknown_devices_say_what_to_do(name: str, hint: str) -> None:
         find_device(name)
     assert hint in caught.value.fix
     assert ("Did you mean" in caught.value.fix) == ("Did you mean" in hint)
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "rows"),
+    [
+        (800, {}, 8),
+        (3600, {}, 32),
+        (3600, {"batch_size": "auto"}, 8),
+        (3600, {"batch_size": 16}, 16),
+        (3600, {"grad_accum": 2}, 8),
+        (3600, {"max_steps": 50}, 8),
+    ],
+)
+def test_rows_of_one_value_have_larger_batches_by_default(
+    count: int, options: dict[str, Any], rows: int
+) -> None:
+    x = np.random.default_rng(0).normal(size=(count, 3)).astype("float32")
+    data = {"x": x, "label": (x[:, 0] > 0).astype(int)}
+    plan = surefit.check(data=data, model=nn.Linear(3, 2), quiet=True, **options)
+    assert plan.config.batch_size == rows
+    assert plan.job.batches.batch_size * plan.job.batches.grad_accum == rows * options.get(
+        "grad_accum", 1
+    )

@@ -172,6 +172,24 @@ def test_predictions_and_worst_rows_stand_beside_their_columns(trained: Any) -> 
     assert "<script" not in page
 
 
+def test_a_run_of_python_objects_has_its_validation_rows(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+    data = {"x": x, "label": (x[:, 0] > 0).astype(int)}
+    options: dict[str, Any] = {"model": torch.nn.Linear(3, 2), "epochs": 1, "quiet": True}
+    run = surefit.train(data=data, output=str(tmp_path / "drawn"), **options)
+    made, worst = run.predictions(), run.worst(3)
+    assert len(made) == 6
+    assert sorted(worst["loss"], reverse=True) == worst["loss"].tolist()
+    assert np.allclose(worst["x"][0], x[worst["row"][0]])
+    held = {name: values[:5] for name, values in data.items()}
+    run = surefit.train(data=data, eval_data=held, output=str(tmp_path / "passed"), **options)
+    assert len(run.predictions()) == 5
+    assert np.allclose(run.worst(1)["x"][0], x[run.worst(1)["row"][0]])
+    assert surefit.evaluate(run)["loss"] == pytest.approx(run.metrics["loss"], rel=1e-5)
+    with pytest.raises(surefit.UsageError, match="trained on Python objects"):
+        surefit.evaluate(str(tmp_path / "drawn"), model=torch.nn.Linear(3, 2))
+
+
 def test_curves_and_confusion_of_a_run(tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": "tiny:bert", "max_steps": 3, "quiet": True}
     output = str(tmp_path / "run")
@@ -184,7 +202,7 @@ def test_curves_and_confusion_of_a_run(tmp_path: Path) -> None:
     assert "loss per row" in drawn
     assert "Batches" not in drawn
     with pytest.raises(UsageError, match="rows passed from Python"):
-        run.predictions()
+        open_run(Path(output)).predictions()
     (tmp_path / "run" / "examples.json").unlink()
     with pytest.raises(UsageError, match="no confusion matrix"):
         run.confusion()

@@ -248,6 +248,23 @@ def test_what_cannot_be_called_is_refused_with_the_way() -> None:
         surefit.check(data={"x": X}, model=AutoEncoder(), task="custom")
 
 
+def test_one_argument_gets_the_only_column_that_the_module_runs_on() -> None:
+    rng = np.random.default_rng(0)
+    data = {
+        "weight": rng.random((40, 3)).astype("float32"),
+        "scan": rng.normal(size=(40, 1, 4, 4, 4)).astype("float32"),
+        "organ": rng.integers(0, 2, (40, 4, 4, 4)),
+    }
+    loss = lambda outputs, batch: nn.functional.cross_entropy(outputs, batch["organ"])  # noqa: E731
+    plan = surefit.check(data=data, model=nn.Conv3d(1, 2, 3, padding=1), loss_fn=loss, quiet=True)
+    assert plan.ok
+    assert plan.as_dict()["task"] == "custom"
+    assert plan.as_dict()["model"]["columns"] == {"input": "scan"}
+    data["other"] = data["scan"]
+    both = surefit.check(data=data, model=nn.Conv3d(1, 2, 3, padding=1), loss_fn=loss, quiet=True)
+    assert "SF202" in codes(both)
+
+
 def test_masking_is_not_inferred_for_vectors() -> None:
     for rows in (X, X[:, None]):
         [found] = errors(data={"x": rows}, model=AutoEncoder())

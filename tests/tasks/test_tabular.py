@@ -124,6 +124,20 @@ def test_whole_numbers_with_few_values_are_categories_too() -> None:
     assert fitted.width == 1 + 5 + 1
 
 
+def test_whole_numbers_are_codes_if_neighbours_have_other_targets() -> None:
+    rng = np.random.default_rng(0)
+    ids, effect = rng.integers(1000, 1060, 900), rng.normal(size=60)
+    noise = rng.normal(0, 0.5, 900)
+    targets = {"shop": effect[ids - 1000] + noise, "amount": (ids - 1030) / 20 + noise}
+    for name, target in targets.items():
+        rows = [{name: int(n), "y": float(y)} for n, y in zip(ids, target, strict=True)]
+        kinds = [part.kind for part in fit(rows).columns or ()]
+        assert kinds == (["number", "hashed"] if name == "shop" else ["number"])
+    fitted = fit([{"shop": int(n), "y": float(effect[n - 1000])} for n in ids])
+    assert sorted(set(vector(fitted, shop=1003)[1:])) == [0, 1]
+    assert vector(fitted, shop=1003)[1:] != vector(fitted, shop=1004)[1:]
+
+
 def test_dates_are_read_by_their_parts() -> None:
     days = [date(2020, 1, 1) + timedelta(days=17 * n) for n in range(40)]
     for cells in (days, [day.isoformat() for day in days]):

@@ -68,7 +68,8 @@ def test_figures_are_those_of_scikit_learn(tmp_path: Path) -> None:
     assert plan.baselines[TREES] == found  # from the cache
     (warning,) = [event for event in run.history if event["event"] == "warning"]
     assert warning["code"] == "SF748"
-    assert f"r2 {found['r2']:.4g} on the same 80 validation rows" in warning["message"]
+    reached = f"r2 {found['r2']:.4g}, rmse {found['rmse']:.4g} on the same 80 validation rows"
+    assert reached in warning["message"]
     page = run.report_path.read_text()
     assert TREES in page
     assert "SF748" in page

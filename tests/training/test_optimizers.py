@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -107,3 +108,19 @@ def test_a_function_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert any("optimizer: steps:plain is run" in note for note in found.notes)
     run = train(rows, tmp_path / "run", "steps:plain", steps=1)
     assert run.history[0]["lr"] == pytest.approx(0.05)
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_by_the_plan() -> None:
+    rows = {
+        "x": np.random.default_rng(0).normal(size=(20, 4)).astype("float32"),
+        "label": [0, 1] * 10,
+    }
+    own: Any = {"optimizer": torch.optim.LBFGS, "quiet": True, "data": rows}
+    with pytest.raises(surefit.UsageError, match=r"LBFGS\.step needs a closure"):
+        surefit.check(model=nn.Linear(4, 2), **own)
+
+    def step(modules: Any, batch: Any, number: int) -> Any:
+        yield "model", modules["model"](batch["x"]).square().mean()
+
+    with pytest.raises(surefit.UsageError, match=r"LBFGS\.step needs a closure"):
+        surefit.check(model=nn.Linear(4, 2), training_step=step, **own)

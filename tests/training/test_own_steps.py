@@ -275,3 +275,27 @@ def test_weights_that_a_yielded_loss_does_not_reach_are_a_warning() -> None:
     [found] = [each for each in plan.findings if each.severity == "warning"]
     assert found.code == "SF329"
     assert "2 weights get no gradient: model.1.weight, model.1.bias" in found.message
+
+
+def test_a_frozen_module_passed_in_evaluation_mode_stays_in_it(tmp_path: Path) -> None:
+    def step(modules: Any, batch: Any, number: int) -> Any:
+        modules["average"](batch["x"])
+        wanted = modules["teacher"](batch["x"])
+        yield "student", (modules["student"](batch["x"]) - wanted).square().mean()
+
+    def normed() -> Any:
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).requires_grad_(False)
+
+    modules = {"teacher": normed().eval(), "average": normed(), "student": nn.Linear(4, 3)}
+    data = {"x": np.random.default_rng(0).normal(size=(40, 4)).astype("float32")}
+    run = surefit.train(
+        data=data,
+        model=modules,
+        training_step=step,
+        epochs=2,
+        output=str(tmp_path / "run"),
+        quiet=True,
+    )
+    steps = sum(event["event"] == "step" for event in run.history)
+    seen = {n: int(run.model[n][1].num_batches_tracked) for n in ("teacher", "average")}
+    assert seen == {"teacher": 0, "average": steps}

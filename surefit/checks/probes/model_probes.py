@@ -230,6 +230,12 @@ def check_padding(profile: ModelProfile) -> list[Finding]:
     if (change := profile.padding_effect) > least:
         message = f"Padding changes the outputs of a row by {change:.2g} of their size."
         masks = [name for name in profile.batch if name.endswith("_mask")]
+        if profile.one_length:
+            fix = (
+                f"{profile.one_length}; or let forward take attention_mask, and leave padded "
+                "positions out of sums and means."
+            )
+            return [OUTPUTS_DEPEND_ON_BATCH.finding(message, fix=fix)]
         if "attention_mask" in masks or not masks:
             return [OUTPUTS_DEPEND_ON_BATCH.finding(message)]
         fix = (

@@ -66,6 +66,8 @@ class ModelProfile:
     """Whether outputs that change from call to call may be meant, as those of a VAE are."""
     shifts_labels: bool = True
     """Whether the loss shifts labels in code that is not surefit's own."""
+    one_length: str = ""
+    """What to do for rows of one length, where there is an option for that."""
     has_gradient: bool | None = None
     """Whether some weight gets a gradient other than 0 from the batch; None if not known."""
     _seeds: Iterator[int] = field(default_factory=count)

@@ -1,4 +1,4 @@
-"""Annotated images as COCO and YOLO have them: columns `image`, boxes and `labels`.
+"""Annotated images as COCO and YOLO have them: columns `image`, boxes, `labels` and `masks`.
 
 COCO is a JSON file with `images`, `annotations` and `categories`, beside a folder of images. YOLO
 is a folder `images` beside a folder `labels`, which has a text file for each image.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel
 
@@ -32,7 +33,9 @@ NAME_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt", "obj.names
 LOOKED_AT_FILES = 32
 PARENTS = 3
 """How far above the images the names of the classes may be."""
-COLUMNS = pa.list_(pa.list_(pa.float64()))
+BOXES = pa.list_(pa.list_(pa.float64()))
+MASKS = pa.list_(BOXES)
+"""Of each object a list of polygons."""
 
 
 Number = int | str
@@ -51,11 +54,18 @@ class _CocoCategory:
 
 
 @dataclass(frozen=True)
+class _CocoRuns:
+    size: list[int]
+    counts: list[int] | str
+
+
+@dataclass(frozen=True)
 class _CocoAnnotation:
     id: Number | None = None
     image_id: Number | None = None
     category_id: Number | None = None
     bbox: list[float] | None = None
+    segmentation: list[list[float]] | _CocoRuns | None = None
     iscrowd: int = 0
 
 
@@ -94,6 +104,7 @@ def open_coco(path: Path, reading: Reading) -> Opened:
     names = {each.id: each.name for each in held.categories}
     boxes: dict[Any, list[Any]] = {number: [] for number in images}
     labels: dict[Any, list[str]] = {number: [] for number in images}
+    masks: dict[Any, list[Any]] = {number: [] for number in images}
     crowds = 0
     for place, each in enumerate(held.annotations):
         if each.iscrowd:
@@ -107,6 +118,10 @@ def open_coco(path: Path, reading: Reading) -> Opened:
             raise bad_file(path, f": annotation {place} (id {each.id!r}): {fault}.")
         boxes[image].append(box)
         labels[image].append(names[category])
+        shape = each.segmentation
+        if isinstance(shape, _CocoRuns):
+            shape = polygons_of_runs(shape.size, shape.counts)
+        masks[image].append(shape)
     root = _image_root(path, next(iter(images.values()), ""))
     found = [note(f"{path.name} is read as COCO; its images are in {root}.", file=str(path))]
     if crowds:
@@ -116,9 +131,40 @@ def open_coco(path: Path, reading: Reading) -> Opened:
         [str(root / name) for name in images.values()],
         boxes.values(),
         labels.values(),
+        masks.values(),
         "boxes_xywh",
         found,
     )
+
+
+def polygons_of_runs(size: Sequence[int], counts: Sequence[int] | str) -> list[list[float]]:
+    """Return COCO's run lengths as polygons: a rectangle for each run within a column.
+
+    >>> polygons_of_runs([2, 2], [1, 2, 1])
+    [[0, 1, 1, 1, 1, 2, 0, 2], [1, 0, 2, 0, 2, 1, 1, 1]]
+    """
+    height, ends = size[0], np.cumsum(_uncompressed(counts) if isinstance(counts, str) else counts)
+    found: list[list[float]] = []
+    for start, end in zip(ends[::2].tolist(), ends[1::2].tolist(), strict=False):
+        for x in range(start // height, -(-end // height)):
+            upper, lower = max(start - x * height, 0), min(end - x * height, height)
+            found.append([x, upper, x + 1, upper, x + 1, lower, x, lower])
+    return found
+
+
+def _uncompressed(text: str) -> list[int]:
+    """Return the run lengths that COCO's tools write as text: 5 bits per character, and from the
+    fourth number on the difference to the last but one."""
+    counts: list[int] = []
+    value = shift = 0
+    for bits in (ord(each) - 48 for each in text):
+        value |= (bits & 31) << shift
+        shift += 5
+        if not bits & 32:
+            value -= (1 << shift) if bits & 16 else 0
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
+    return counts
 
 
 def _image_root(path: Path, name: str) -> Path:
@@ -190,19 +236,21 @@ def open_yolo(images: Path, reading: Reading) -> Opened:
     """Return a row for each image, with the boxes of the text file of its name."""
     labels, names = labels_of(images), _class_names(images)
     assert labels is not None
-    boxes, classes, missing = [], [], 0
+    boxes, classes, masks, missing = [], [], [], 0
     files = sorted(file for file in images.iterdir() if IMAGES.has(file))
     for file in files:
         beside = labels / f"{file.stem}.txt"
         missing += not beside.is_file()
         read = [*_read_boxes(beside, names)] if beside.is_file() else []
-        boxes.append([box for _, box in read])
-        classes.append([name for name, _ in read])
+        boxes.append([box for _, box, _ in read])
+        classes.append([name for name, _, _ in read])
+        masks.append([polygons for _, _, polygons in read])
     found = [note(f"{images} is read as YOLO, with the boxes in {labels}.", file=str(images))]
     if missing:
         message = f"{missing} of {len(files)} images in {images} have no text file in {labels}: "
         found.append(note(f"{message}they have no boxes.", file=str(images)))
-    return _opened([str(file.resolve()) for file in files], boxes, classes, "boxes_cxcywh", found)
+    images_read = [str(file.resolve()) for file in files]
+    return _opened(images_read, boxes, classes, masks, "boxes_cxcywh", found)
 
 
 def yolo_fingerprint(images: Path) -> str:
@@ -213,8 +261,11 @@ def yolo_fingerprint(images: Path) -> str:
     return fingerprint(listed, [f.name for f in files], content_hashes([str(f) for f in files]))
 
 
-def _read_boxes(file: Path, names: Mapping[int, str]) -> Iterator[tuple[int | str, list[float]]]:
-    """Yield the class and the box of each line; a polygon becomes the box around it."""
+def _read_boxes(
+    file: Path, names: Mapping[int, str]
+) -> Iterator[tuple[int | str, list[float], list[list[float]]]]:
+    """Yield the class, the box and the polygon of each line, if it has one, which the box is
+    around."""
     for line, text in enumerate(
         file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
     ):
@@ -230,12 +281,13 @@ def _read_boxes(file: Path, names: Mapping[int, str]) -> Iterator[tuple[int | st
         if names and number not in names:
             what = f"the class {number} has no name; there are {len(names)}, from {min(names)} on."
             raise bad_line(file, line, what, fix="Correct the class, or add its name.")
-        if len(numbers) > 4:
+        polygons = [numbers] if len(numbers) > 4 else []
+        if polygons:
             left, right, upper, lower = (
                 each for axis in (numbers[::2], numbers[1::2]) for each in (min(axis), max(axis))
             )
             numbers = [(left + right) / 2, (upper + lower) / 2, right - left, lower - upper]
-        yield names.get(number, number), numbers
+        yield names.get(number, number), numbers, polygons
 
 
 def _numbers(cells: Sequence[str]) -> list[float] | None:
@@ -269,16 +321,26 @@ def _opened(
     images: list[str],
     boxes: Any,
     labels: Any,
+    masks: Any,
     column: str,
-    found: Sequence[Finding],
+    found: list[Finding],
 ) -> Opened:
-    """Return the rows; names of classes are texts, numbers stay numbers."""
+    """Return the rows; names of classes are texts, numbers stay numbers. Masks are a column if each
+    object has one."""
     listed = [*labels]
     is_named = any(isinstance(name, str) for row in listed for name in row)
     kind = pa.list_(pa.string() if is_named else pa.int64())
     columns = {
         "image": pa.array(images, pa.string()),
-        column: pa.array([*boxes], COLUMNS),
+        column: pa.array([*boxes], BOXES),
         "labels": pa.array(listed, kind),
     }
+    shapes = [*masks]
+    without = sum(not polygons for row in shapes for polygons in row)
+    objects = sum(map(len, shapes))
+    if objects and not without:
+        columns["masks"] = pa.array(shapes, MASKS)
+    elif without < objects:
+        message = f"{without:,} of {objects:,} objects have no mask, so that masks are not read."
+        found.append(note(message))
     return Opened(pa.table(columns), tuple(found))

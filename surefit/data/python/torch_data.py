@@ -30,9 +30,20 @@ from surefit.data.python.rows_to_arrow import open_rows, python_value
 from surefit.data.python.streams import open_stream
 from surefit.data.table import Table
 from surefit.errors import UsageError
-from surefit.findings import note
+from surefit.findings import Finding, note, rule
 
 Row = dict[str, Any]
+
+REPEATING_SAMPLER = rule(
+    "SF126",
+    "warning",
+    "rows that a sampler draws several times",
+    why="surefit makes its own batches: the rows of one draw are read once and are the data of all "
+    "epochs. Those that were not drawn are not trained on, and copies stay in one set.",
+    fix="Pass the Dataset instead of the DataLoader. To weigh rare classes: --set "
+    "loss.class_weights=balanced.",
+    accept="One draw is the data.",
+)
 
 
 def open_items(data: Any) -> Table:
@@ -64,9 +75,10 @@ def open_loader(loader: Any) -> Table:
         return open_stream(loader, name_columns, lambda: _unbatched(loader))
     with kept_randomness(0):
         numbers = _numbers(loader)
+    found = _check_sampler(loader, numbers)
     live = _open_live(_through(loader, numbers), len(numbers), "DataLoader.dataset")
     if live is not None:
-        return live
+        return replace(live, findings=(*live.findings, *found))
     count = 0
 
     def counted() -> Iterator[Row]:
@@ -81,7 +93,20 @@ def open_loader(loader: Any) -> Table:
         f"{count} of the DataLoader's {len(loader.dataset)} rows were read once, in its order, and "
         "copied into the cache. surefit makes its own batches of them."
     )
-    return Table(table.arrow, table.sources, table.key, (note(message),))
+    return Table(table.arrow, table.sources, table.key, (note(message), *found))
+
+
+def _check_sampler(loader: Any, numbers: Sequence[Any]) -> list[Finding]:
+    """Return what is lost of a sampler that draws rows several times."""
+    if len(distinct := {*map(str, numbers)}) == len(numbers):
+        return []
+    sampler = getattr(loader.batch_sampler, "sampler", loader.batch_sampler or loader.sampler)
+    message = (
+        f"The {type(sampler).__name__} of the DataLoader draws {len(distinct):,} of "
+        f"{len(loader.dataset):,} rows, some of them several times: {len(numbers):,} rows, which "
+        "are not drawn anew."
+    )
+    return [REPEATING_SAMPLER.finding(message)]
 
 
 def _open_live(item: Item, num_rows: int, name: str) -> Table | None:

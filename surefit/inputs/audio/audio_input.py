@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from surefit.batches.field import Field
-from surefit.config import Audio
+from surefit.config import Audio, set_option
 from surefit.data.cell_files import is_empty
 from surefit.data.data_rules import UNREADABLE_MEDIA
 from surefit.data.profile import Profile
@@ -372,4 +372,5 @@ AUDIO_INPUT = RowInput(
     content_name="recordings",
     changes=audio_changes,
     plan=plan_audio,
+    one_length=f"Pad all rows to S seconds: {set_option('audio.pad', True)} --set audio.seconds=S",
 )

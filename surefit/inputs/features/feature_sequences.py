@@ -410,5 +410,6 @@ FEATURES = RowInput(
     axes=sequence_axes,
     report_layout=report_layout,
     adapt=adapt_layout,
+    is_small=are_vectors,
     amounts=lambda encoder: "features" if are_vectors(encoder) else "inputs_embeds",
 )

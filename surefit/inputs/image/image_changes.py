@@ -19,6 +19,7 @@ from surefit.errors import UsageError
 from surefit.inputs.augment.array_augment import box_slices, draw_box
 from surefit.inputs.encoder import Encoder
 from surefit.inputs.image.image_files import LUMA
+from surefit.inputs.image.object_masks import as_runs, from_runs, object_map
 
 Array = npt.NDArray[Any]
 Drawn = Mapping[str, Any]
@@ -229,22 +230,27 @@ LEAST_VISIBLE = 0.25
 
 @dataclass(frozen=True)
 class BoxChanges(ImageChanges):
-    """Named changes of images (C, H, W) and of the boxes in them."""
+    """Named changes of images (C, H, W), and of the boxes and masks of objects in them."""
 
     def apply(self, row: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return the row with its image changed, and its boxes moved alike."""
         made = super().apply(row, drawn)
         if "boxes" not in row:
             return made
-        boxes, kept = move_boxes(row["boxes"], row[self.column].shape[-2:], drawn)
+        size = row[self.column].shape[-2:]
+        boxes, kept = move_boxes(row["boxes"], size, drawn)
+        if "mask_runs" in row:
+            masks = _move(from_runs(row["mask_runs"], len(kept), size), drawn, nearest=True)
+            made["mask_runs"] = as_runs(masks[kept])
         return {**made, "boxes": boxes, "box_classes": row["box_classes"][kept]}
 
     def picture(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the image of a row for pages, with its boxes drawn."""
+        """Return the image of a row for pages, with its boxes drawn and its masks in colours."""
         if "boxes" not in row:
             return super().picture(row)
+        objects = object_map(row, row[self.column].shape[-2:])
         pixels = draw_boxes(self.as_pixels(row[self.column]), row["boxes"], self.high)
-        return super().picture({self.column: self.normalise(pixels)})
+        return super().picture({self.column: self.normalise(pixels), "labels": objects})
 
 
 def move_boxes(boxes: Any, size: tuple[int, int], drawn: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -284,6 +284,7 @@ IMAGE = RowInput(
     read_by=read_as_image,
     adapt=adapt_images,
     content=image_content,
+    is_small=lambda encoder: True,
     check_cells=check_float_images,
     check=check_black_images,
 )

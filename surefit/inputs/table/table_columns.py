@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -84,8 +84,12 @@ class ColumnMatrix:
         return np.stack(columns, 1).astype(np.float32)
 
 
-MAX_NUMBERS, MAX_TEXTS = 50, 1000
-"""Different values of a column that are counted: numbers, and texts."""
+MAX_VALUES = 1000
+"""Different values of a column that are counted."""
+RECURS = 10
+"""Rows per different value, on average, in a column that is read although it has many."""
+CODES_DIFFER = 1.5
+"""Variance of targets between neighbouring codes, relative to that among the rows of one."""
 
 
 @dataclass
@@ -104,15 +108,17 @@ class Series:
     words: int = 0
     """Words in all texts, counted by their spaces."""
     values: Counter[Any] = field(default_factory=Counter)
+    targets: defaultdict[float, float] = field(default_factory=lambda: defaultdict(float))
+    """The sum of the targets of each number."""
+    target_squares: float = 0.0
     kinds: set[str] = field(default_factory=set)
 
-    def add(self, value: Any) -> None:
-        """Take in the value of one row; None is a blank."""
+    def add(self, value: Any, target: float = 0.0) -> None:
+        """Take in the value of one row and its target; None is a blank."""
         if value is None:
             self.blanks += 1
             return
-        most = MAX_TEXTS if isinstance(value, str) else MAX_NUMBERS
-        if len(self.values) <= most or value in self.values:
+        if len(self.values) <= MAX_VALUES or value in self.values:
             self.values[value] += 1
         if isinstance(value, str):
             self.kinds.add("text")
@@ -120,6 +126,9 @@ class Series:
             self.words += value.count(" ") + 1
             return
         self.kinds.add("number")
+        if value in self.values:
+            self.targets[value] += target
+            self.target_squares += target * target
         self.first = float(value) if self.count == 0 else self.first
         self.count += 1
         step = value - self.mean
@@ -133,6 +142,22 @@ class Series:
     def scale(self) -> float:
         """The standard deviation of numbers."""
         return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+    @property
+    def are_codes(self) -> bool:
+        """Whether whole numbers recur and stand for things, such as shops, rather than amounts.
+
+        The targets of neighbouring amounts are alike. Those of codes differ by more than the rows
+        of one code do.
+        """
+        count, values = self.count, sorted(self.values)
+        if not self.whole or not 2 < len(values) <= MAX_VALUES or RECURS * len(values) > count:
+            return False
+        sizes = np.array([self.values[value] for value in values])
+        means = np.array([self.targets[value] for value in values]) / sizes
+        within = (self.target_squares - (sizes * means**2).sum()) / (count - len(values))
+        apart = np.diff(means) ** 2 / (1 / sizes[1:] + 1 / sizes[:-1])
+        return bool(apart.mean() > CODES_DIFFER * within)
 
     @property
     def numbers_rows(self) -> bool:
@@ -153,18 +178,18 @@ class Column:
     """The numbers in a column of texts; None once a text is none."""
     unreadable: bool = False
 
-    def add(self, raw: Any) -> None:
-        """Take in the cell of one row."""
+    def add(self, raw: Any, target: float = 0.0) -> None:
+        """Take in the cell of one row, and its target as a number."""
         if isinstance(raw, list | tuple | dict | bytes | np.ndarray):
             self.unreadable = True
             return
         value = as_value(raw)
-        self.plain.add(value)
+        self.plain.add(value, target)
         if isinstance(value, str) and self.numbers is not None:
             number = read_number(value)
             self.numbers = None if number is None else self.numbers
             if self.numbers is not None:
-                self.numbers.add(number)
+                self.numbers.add(number, target)
         for order in [*self.dates] if value is not None else ():
             parts = date_parts(value, order)
             if parts is None:

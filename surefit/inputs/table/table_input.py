@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,10 +19,11 @@ from surefit.data.written_values import MISSING_MARKERS, ORDERS, is_missing, rea
 from surefit.findings import Finding, note, rule
 from surefit.inputs.encoded_row import Encoding, RowFaultError, encoded
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.encoder_state import FittedInput, TablePart
+from surefit.inputs.encoder_state import HASHED_WIDTH, FittedInput, TablePart
 from surefit.inputs.row_input import ALONE, RowInput, is_blank
 from surefit.inputs.table.table_columns import (
-    MAX_TEXTS,
+    MAX_VALUES,
+    RECURS,
     Column,
     Series,
     as_value,
@@ -77,9 +79,10 @@ class Gathered:
         for row in rows:
             cells = {name: raw for name, raw in row.items() if name != label and name not in roles}
             if not is_blank(row.get("label")):
+                target = _as_number(row["label"])
                 for name, raw in cells.items():
                     try:
-                        self.columns.setdefault(name, Column()).add(raw)
+                        self.columns.setdefault(name, Column()).add(raw, target)
                     except RowFaultError as fault:
                         message = f"column {name!r}: {fault.message}"
                         raise RowFaultError(fault.rule, message, name) from None
@@ -104,6 +107,13 @@ class Gathered:
         texts = {name: column.plain for name, column in self.columns.items()}
         found = [*describe_left_out(left_out, texts), *describe_categories(parts, texts, most)]
         return replace(self.encoder.input, columns=tuple(parts)), found
+
+
+def _as_number(target: Any) -> float:
+    """Return a number for a target: itself, or one of its own for each class."""
+    if isinstance(target, int | float):
+        return float(target)
+    return zlib.crc32(str(target).encode()) / 2**32
 
 
 def _read_column(name: str, column: Column, most: int) -> tuple[list[TablePart], str]:
@@ -135,9 +145,10 @@ def _numbers(name: str, part: str | None, series: Series) -> list[TablePart]:
         return []
     scale, blank = series.scale or 1.0, series.blanks > 0
     number = TablePart(name, "number", part, mean=series.mean, scale=scale, blank=blank)
-    if series.whole and 2 < len(series.values) <= MAX_STEPS:
+    distinct = len(series.values)
+    if series.whole and 2 < distinct <= MAX_STEPS:
         return [number, _category(name, part, series, MAX_STEPS)]
-    return [number]
+    return [number, TablePart(name, "hashed")] if series.are_codes else [number]
 
 
 def _category(name: str, part: str | None, series: Series, most: int) -> TablePart:
@@ -188,6 +199,10 @@ def _encode_part(row: Mapping[str, Any], part: TablePart) -> Iterator[float]:
     number = read_number(value) if isinstance(value, str) else value
     if number is None and value is not None:
         raise RowFaultError(WRONG_TYPE, f"{value[:40]!r} is not a number", name)
+    if part.kind == "hashed":
+        places = () if number is None else hashed_places(float(number))
+        yield from (float(place in places) for place in range(HASHED_WIDTH))
+        return
     yield 0.0 if number is None else (number - part.mean) / part.scale
     if part.blank:
         yield float(number is None)
@@ -207,8 +222,16 @@ FREE_TEXT_WORDS = 4.0
 """Words per text, on average, from which on a column is free text."""
 DIFFERS = 0.9
 """Share of the different values that occur once in a column of ids or names."""
-RECURS = 10
-"""Rows per different value, on average, in a column that is read although it has many."""
+
+
+def hashed_places(number: float) -> tuple[int, ...]:
+    """Return the places of a whole number, such as the id of a shop: several, so that numbers that
+    share one place differ in another.
+
+    >>> hashed_places(1017.0)
+    (87, 73)
+    """
+    return tuple(zlib.crc32(f"{n} {number!r}".encode()) % HASHED_WIDTH for n in range(2))
 
 
 def why_not_categories(series: Series, most: int) -> str:
@@ -217,7 +240,7 @@ def why_not_categories(series: Series, most: int) -> str:
     With more than `most` values, it is read if they recur: then the most frequent ones are.
     """
     distinct = len(series.values)
-    if distinct <= most or (RECURS * distinct <= series.texts and distinct <= MAX_TEXTS):
+    if distinct <= most or (RECURS * distinct <= series.texts and distinct <= MAX_VALUES):
         return ""
     if series.words >= FREE_TEXT_WORDS * series.texts:
         words = series.words / series.texts
@@ -225,7 +248,7 @@ def why_not_categories(series: Series, most: int) -> str:
     once = sum(count == 1 for count in series.values.values())
     if once >= DIFFERS * distinct:
         return "is text that differs in nearly every row, as ids and names do"
-    shown = f"more than {MAX_TEXTS:,}" if distinct > MAX_TEXTS else f"{distinct:,}"
+    shown = f"more than {MAX_VALUES:,}" if distinct > MAX_VALUES else f"{distinct:,}"
     return f"is text with {shown} different values in {series.texts:,} training rows"
 
 
@@ -253,9 +276,15 @@ def describe_left_out(
 def describe_categories(
     parts: Sequence[TablePart], columns: Mapping[str, Series], most: int
 ) -> Iterator[Finding]:
-    """Text columns of which only the most frequent values are read."""
+    """Yield text columns of which only the most frequent values are read, and columns of codes."""
     for part in parts:
         series = columns[part.column]
+        if part.kind == "hashed":
+            message = (
+                f"column {part.column!r}: its whole numbers are read as amounts and as codes: rows "
+                "of neighbouring numbers have different targets."
+            )
+            yield note(message, column=part.column)
         distinct = len(series.values)
         if part.kind != "category" or "text" not in series.kinds or part.order is not None:
             continue
@@ -277,4 +306,5 @@ TABLE = RowInput(
     lambda encoder: {"features": FIELD},
     reader=Gathered,
     takes=has_columns,
+    is_small=lambda encoder: True,
 )
