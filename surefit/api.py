@@ -270,15 +270,29 @@ def evaluate_run(
         use_cache(run.config.cache),
         training_numerics(run, pipeline.module, exactly=True) as precision,
     ):
-        judged = _judge(run, pipeline, store, asked, progress)
+        named = {} if store is None or asked.data is not None else _named_sets(run, pipeline, store)
+        judged = _judge(run, pipeline, store, asked, progress, named)
         if asked.base:
             with before_training(run, pipeline) as begun:
-                judged = replace(judged, before=_judge(run, begun, store, asked, progress))
+                before = _judge(run, begun, store, asked, progress, named)
+                judged = replace(judged, before=before)
     return replace(judged, evaluation=replace(judged.evaluation, precision=precision))
 
 
+def _named_sets(run: Run, pipeline: Pipeline, store: Store) -> dict[str, Store]:
+    """Return the encoded rows of the run's named validation sets, of which `store` is the first."""
+    paths = run.config.eval_data if isinstance(run.config.eval_data, dict) else {}
+    others = {name: _encoded(run, pipeline, path) for name, path in [*paths.items()][1:]}
+    return {next(iter(paths)): store, **others} if paths else {}
+
+
 def _judge(
-    run: Run, pipeline: Pipeline, store: Store | None, asked: Asked, progress: Progress
+    run: Run,
+    pipeline: Pipeline,
+    store: Store | None,
+    asked: Asked,
+    progress: Progress,
+    named: Mapping[str, Store],
 ) -> Judged:
     from surefit.pipeline.evaluation import Evaluation, EvaluationSettings
     from surefit.pipeline.suite import encode_plain, judge_suite
@@ -286,7 +300,7 @@ def _judge(
     config, settings = run.config, EvaluationSettings.of(run.config)
     result = Evaluation({})
     if store is not None:
-        result = pipeline.evaluate(store, settings, progress=progress)
+        result = pipeline.evaluate_all(store, named, settings, progress=progress)
     if asked.general_text is not None:
         plain, text = encode_plain(pipeline, open_table(asked.general_text))
         found = plain.evaluate(text, replace(settings, generate_rows=0), progress=progress)
@@ -298,6 +312,17 @@ def _judge(
     answer = partial(pipeline.predict, batch_size=config.micro_batch_rows, max_new_tokens=most)
     items, scores = judge_suite(open_table(asked.suite), answer, run.code.find)
     return Judged(result, store, items, scores)
+
+
+def _encoded(run: Run, pipeline: Pipeline, data: Any, progress: Progress = silent) -> Store:
+    """Return rows as the Pipeline of a run reads them."""
+    from surefit.targets.own_outputs import needs_loss_fn
+
+    named, config = pipeline.task.reads.class_files, run.config
+    with as_stored(needs_loss_fn(run.task)):
+        accepted = pipeline.accept(open_table(data, config.read, config.on_bad_file, "test", named))
+        rows = np.arange(accepted.table.num_rows)
+        return pipeline.encode(accepted, rows, progress=progress)
 
 
 def rows_to_judge(
@@ -321,11 +346,7 @@ def rows_to_judge(
         if data is None:
             store = _validation_rows(run, model, progress)
         else:
-            named = pipeline.task.reads.class_files
-            table = open_table(data, config.read, config.on_bad_file, "test", named)
-            accepted = pipeline.accept(table)
-            rows = np.arange(accepted.table.num_rows)
-            store = pipeline.encode(accepted, rows, progress=progress)
+            store = _encoded(run, pipeline, data, progress)
         pipeline, store = evaluated_with_reference(run, pipeline, store, progress)
     if len(store) == 0:
         raise NO_DATA.error("No row is left to evaluate on.")

@@ -186,6 +186,23 @@ class Pipeline:
         """Return the task's metrics over the rows of a Store."""
         return evaluate(self, store, settings, group, progress)
 
+    def evaluate_all(
+        self,
+        store: Store,
+        named: Mapping[str, Store],
+        settings: EvaluationSettings,
+        group: Group = ALONE,
+        progress: Progress = silent,
+    ) -> Evaluation:
+        """Return the metrics of a validation set; those of named sets follow with their names."""
+        result = self.evaluate(store, settings, group, progress)
+        metrics = dict(result.metrics)
+        for name, other in named.items():
+            known = other is store
+            each = result if known else self.evaluate(other, settings, group, progress)
+            metrics |= {f"{name}_{metric}": value for metric, value in each.metrics.items()}
+        return replace(result, metrics=metrics)
+
     def predict(
         self, table: Table, batch_size: int = 16, max_new_tokens: int | None = None
     ) -> Iterator[dict[str, Any]]:
@@ -352,14 +369,8 @@ class Job:
     def evaluate(
         self, settings: EvaluationSettings, group: Group = ALONE, progress: Progress = silent
     ) -> Evaluation:
-        """Return the metrics of the validation set; those of named sets follow with their names."""
-        result = self.pipeline.evaluate(self.validation, settings, group, progress)
-        metrics = dict(result.metrics)
-        for name, store in self.named.items():
-            known = store is self.validation
-            each = result if known else self.pipeline.evaluate(store, settings, group, progress)
-            metrics |= {f"{name}_{metric}": value for metric, value in each.metrics.items()}
-        return replace(result, metrics=metrics)
+        """Return the metrics of the validation set and of the named ones."""
+        return self.pipeline.evaluate_all(self.validation, self.named, settings, group, progress)
 
     @property
     def num_evaluations(self) -> int:

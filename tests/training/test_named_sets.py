@@ -56,6 +56,16 @@ def test_each_set_has_the_metrics_that_evaluate_gives(tmp_path: Path) -> None:
     assert any("goes by accuracy of near" in note for note in run.plan["notes"])
 
 
+def test_evaluate_has_every_set_of_the_run(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    sets = {name: paths[name] for name in ("near", "far")}
+    options: dict[str, Any] = {"model": "tiny:mlp", "max_steps": 3, "output": tmp_path / "run"}
+    run = surefit.train(data=paths["train"], eval_data=sets, quiet=True, **options)
+    again = surefit.evaluate(run, quiet=True)
+    for name in ("loss", "near_loss", "far_loss", "far_accuracy"):
+        assert again[name] == pytest.approx(run.metrics[name], rel=1e-6)
+
+
 def test_the_watched_metric_names_the_deciding_set(tmp_path: Path) -> None:
     run = train(tmp_path / "run", epochs=4, early_stopping={"metric": "far_loss"})
     assert any("goes by loss of far" in note for note in run.plan["notes"])
