@@ -160,3 +160,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             known = anchors(target)
             assert anchor in known, f"{page.name} links to {link}; anchors: {sorted(known)}"
+
+
+def test_every_page_is_on_the_site() -> None:
+    on_site = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} == on_site - {"index.md"}
