@@ -12,6 +12,7 @@ from surefit.config.input_sections import (
     SeriesAugment,
 )
 from surefit.config.run_config import (
+    DEFAULT_ROWS,
     LOCAL_KEYS,
     SHORT_KEYS,
     RunConfig,
@@ -40,6 +41,7 @@ from surefit.config.settings import (
 )
 
 __all__ = [
+    "DEFAULT_ROWS",
     "LOCAL_KEYS",
     "SHORT_KEYS",
     "Audio",

@@ -36,6 +36,9 @@ from surefit.config.sections import (
 from surefit.core.foreign import parse_yaml
 from surefit.errors import UsageError
 
+DEFAULT_ROWS = 8
+"""Rows of a micro-batch where nothing else is asked for or chosen."""
+
 
 class RunConfig(Section):
     """Everything that decides a run, apart from Python objects passed in."""
@@ -334,9 +337,8 @@ class RunConfig(Section):
 
     @property
     def micro_batch_rows(self) -> int:
-        """Return `batch_size` after planning has chosen it."""
-        assert isinstance(self.batch_size, int)
-        return self.batch_size
+        """Return `batch_size` after planning has chosen it; of a model without a run, the usual."""
+        return self.batch_size if isinstance(self.batch_size, int) else DEFAULT_ROWS
 
     @field_validator("schedule_end", "restarts")
     @classmethod

@@ -43,7 +43,7 @@ class Section(BaseModel):
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and "on" in get_args(kind):
             return "on" if value else "off"
-        if isinstance(value, bool) and kind is not bool:
+        if isinstance(value, bool) and bool not in (kind, *get_args(kind)):
             raise ValueError("expected a value, not true or false")
         takes_many = any(get_args(each)[1:] == (...,) for each in (kind, *get_args(kind)))
         return (value,) if takes_many and isinstance(value, str | int | float) else value

@@ -79,6 +79,12 @@ def parse_json(text: str | bytes, kind: type[T], name: str, fix: str = RESTORE) 
     raise _damaged(name, _first_fault(fault), fix) from None
 
 
+def check_unicode(path: Path) -> None:
+    """Raise a UsageError about a JSON file with lone surrogates, which no other file can hold."""
+    with content_of(path):
+        json.dumps(json.loads(path.read_bytes()), ensure_ascii=False).encode()
+
+
 def read_yaml(path: Path, kind: type[T], fix: str) -> T:
     """Return the YAML of a file as a value of `kind`; raise UsageError if it is no such value."""
     return parse_yaml(_read_bytes(path, fix), kind, str(path), fix)

@@ -107,7 +107,8 @@ def open_table(
     classes of their lines. With `may_differ`, files may be of different forms, without a column in
     common.
     """
-    sources = as_sources(data)
+    given_rows = part == "test" and isinstance(data, list) and isinstance([*data, 0][0], dict)
+    sources = None if given_rows else as_sources(data)  # rows to predict for may have paths alone
     if sources is not None and not all(isinstance(each, str) for each in sources):
         named = name_sources(make_config({"data": sources}).data)
         open_one = partial(open_table, reading=reading, on_bad_file=on_bad_file, part=part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefit.batches.field import Field
 from surefit.core import files
-from surefit.core.foreign import content_of, read_json
+from surefit.core.foreign import check_unicode, read_json
 from surefit.data.roles import role_of_batch_column
 from surefit.data.several_columns import extra_roles
 from surefit.data.stored_messages import as_messages
@@ -204,6 +203,5 @@ def read_encoder(folder: Path) -> Encoder:
         raise UsageError(
             f"{path} was written by another version of surefit.", "Use the version that wrote it."
         )
-    with content_of(path):  # lone surrogates are in no column and no class
-        json.dumps(json.loads(path.read_bytes()), ensure_ascii=False).encode()
+    check_unicode(path)  # lone surrogates are in no column and no class
     return read_json(path, Encoder)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from surefit.checks.module_checks import check_single_rows, find_min_rows
-from surefit.config import Generation
+from surefit.config import DEFAULT_ROWS, Generation
 from surefit.data.row_arrays import Axis
 from surefit.findings import Finding, note, rule
 from surefit.gigabytes import show_gb
@@ -48,8 +48,8 @@ IDLE_PROCESSES = rule(
 )
 
 SHOWN_OPTIONS = 4
-DEFAULT_ROWS, MOST_ROWS = 8, 256
-"""Rows per step where nobody sets batch_size, and for rows of one value each."""
+MOST_ROWS = 256
+"""The most rows per step where nobody sets batch_size."""
 LEAST_STEPS = 100
 """Steps of an epoch that larger batches must leave."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from surefit.batches.order import Batches
 from surefit.checks.module_checks import check_single_rows, find_min_rows
+from surefit.config import DEFAULT_ROWS
 from surefit.errors import UsageError
 from surefit.findings import Finding, has_errors, note
 from surefit.models.embedding_noise import refuse_noise
@@ -67,7 +68,7 @@ def make_batches(d: Draft) -> tuple[tuple[Batches, Choices], Findings]:
     if fit_in_memory.is_chosen(d):  # a step is one micro-batch until it is chosen
         size, accum = fit_in_memory.usual_rows(d) * accum, 1
     elif not isinstance(size, int):
-        size = fit_in_memory.DEFAULT_ROWS
+        size = DEFAULT_ROWS
     order = None if config.order == "auto" else config.order
     count = d.request.processes or num_processes()
     batches = Batches(d.train.lengths, config.seed, size, accum, count, tokens, order=order)

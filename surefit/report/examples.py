@@ -9,10 +9,10 @@ import numpy as np
 
 from surefit.inputs.augment.array_augment import ArrayAugment
 from surefit.inputs.encoder import Encoder
-from surefit.inputs.image.object_masks import as_runs
 from surefit.memory.process_memory import peak_bytes
 from surefit.report.batch_view import lengths_and_targets, view_batches
 from surefit.report.worst_rows import judge_rows
+from surefit.targets.detected_objects import runs_of
 from surefit.targets.masks import pixel_scores
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _box_examples(job: Job) -> list[dict[str, Any]]:
         boxes = made["boxes"][sure].cpu().numpy()
         of_found: dict[str, Any] = {"boxes": boxes}
         if "masks" in made:
-            of_found["mask_runs"] = as_runs(made["masks"][sure].cpu().numpy())
+            of_found["mask_runs"] = runs_of(made["masks"][sure])
         what = f"found: {len(boxes)} with a score from {LEAST_SCORE:g} on"
         shown = [
             {"what": f"row {number}: {len(row['boxes'])} boxes", **form.picture(row)},

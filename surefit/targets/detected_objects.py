@@ -253,6 +253,11 @@ LABELS = Role(
 )
 
 
+def runs_of(masks: torch.Tensor) -> Any:
+    """Return predicted masks as run lengths."""
+    return as_runs(masks.cpu().numpy())
+
+
 def takes(table: Table, roles: Mapping[str, str]) -> bool:
     """Return whether the columns found have images and a list of boxes for each."""
     return holds_files(table, roles, "image")

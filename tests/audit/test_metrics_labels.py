@@ -275,6 +275,10 @@ IN_TESTS_OF_TASKS = {
         ),
         "tests/tasks/test_preference.py: a loop over rows, and scikit-learn for single answers",
     ),
+    **dict.fromkeys(
+        ("retrieval_accuracy", "mrr", "spearman"),
+        "tests/tasks/test_embedding.py: by hand, and scipy's spearmanr",
+    ),
 }
 """Metrics of one task, and the test that has their reference."""
 

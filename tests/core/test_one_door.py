@@ -28,6 +28,7 @@ IN_TEMPORARY = {
     *("data/formats/numpy_files.py", "data/formats/tar_shards.py", "data/row_parts.py"),
     *("inputs/store.py", "inputs/tokenizer.py", "models/save_model.py", "models/sharding.py"),
     *("plan/proof.py", "run/checkpoints.py", "run/choose_checkpoint.py", "training/reference.py"),
+    "targets/sentence_folder.py",
 }
 """Modules that fill temporary folders, which `core/files.py` has made and gives their names."""
 OTHER_WRITES = {
