@@ -107,8 +107,8 @@ def open_table(
     classes of their lines. With `may_differ`, files may be of different forms, without a column in
     common.
     """
-    given_rows = part == "test" and isinstance(data, list) and isinstance([*data, 0][0], dict)
-    sources = None if given_rows else as_sources(data)  # rows to predict for may have paths alone
+    are_rows = part == "test" and isinstance(data, list) and {"path"} in [*map(_keys, data)]
+    sources = None if are_rows else as_sources(data)  # named files to predict for have no more
     if sources is not None and not all(isinstance(each, str) for each in sources):
         named = name_sources(make_config({"data": sources}).data)
         open_one = partial(open_table, reading=reading, on_bad_file=on_bad_file, part=part)
@@ -131,6 +131,10 @@ def open_table(
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
     reading = reading or Reading()
     return read_named_files(name_roles(spread_columns(table), reading.roles), reading)
+
+
+def _keys(given: Any) -> set[str]:
+    return {*given} if isinstance(given, dict) else set()
 
 
 def _open_paths(
