@@ -107,7 +107,8 @@ def open_table(
     classes of their lines. With `may_differ`, files may be of different forms, without a column in
     common.
     """
-    are_rows = part == "test" and isinstance(data, list) and {"path"} in [*map(_keys, data)]
+    first = data[0] if isinstance(data, list) and data else None
+    are_rows = part == "test" and isinstance(first, dict) and {*first} == {"path"}
     sources = None if are_rows else as_sources(data)  # named files to predict for have no more
     if sources is not None and not all(isinstance(each, str) for each in sources):
         named = name_sources(make_config({"data": sources}).data)
@@ -131,10 +132,6 @@ def open_table(
         raise NO_DATA.error(f"{shown} has no rows.", file=table.sources[0].file)
     reading = reading or Reading()
     return read_named_files(name_roles(spread_columns(table), reading.roles), reading)
-
-
-def _keys(given: Any) -> set[str]:
-    return {*given} if isinstance(given, dict) else set()
 
 
 def _open_paths(
