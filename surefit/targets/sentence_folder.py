@@ -6,6 +6,7 @@ tokens, and a folder with the settings of each module.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,20 @@ POOLINGS |= {"last": "pooling_mode_lasttoken"}
 """How the vectors of tokens become one, and what sentence-transformers calls it."""
 
 
+@dataclass(frozen=True)
+class _Module:
+    """An entry of modules.json."""
+
+    type: str
+
+
 def read_pooling(folder: Path) -> str | None:
     """Return how a model of sentence-transformers pools; None where its folder does not say."""
     if not (folder / "modules.json").is_file():
         return None
-    modules = [str(each["type"]) for each in read_json(folder / "modules.json", list[Any])]
-    other = [kind for kind in modules if not kind.endswith(("Transformer", "Pooling", "Normalize"))]
+    modules = read_json(folder / "modules.json", list[_Module])
+    kinds = [each.type for each in modules]
+    other = [kind for kind in kinds if not kind.endswith(("Transformer", "Pooling", "Normalize"))]
     path = folder / "1_Pooling" / "config.json"
     known = read_json(path, dict[str, Any]) if path.is_file() else {}
     stated = str(known.get("pooling_mode", "")).replace("lasttoken", "last")

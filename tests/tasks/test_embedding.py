@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from surefit.inputs.encoder import Encoder
 from surefit.inputs.encoder_state import Embedding
 from surefit.models.save_model import save_model
 from surefit.targets import embeddings
+from surefit.targets.sentence_folder import read_pooling
 from surefit.tasks import TASKS
 
 TEXTS = [row["prompt"].split() for row in echo_rows(24)]
@@ -264,3 +266,10 @@ def test_a_row_is_shown_text_by_text(tmp_path: Path, capsys: pytest.CaptureFixtu
     options = ["--model", "tiny:bert", "--task", "embedding", "--row", "1"]
     assert command(["inspect", data, *options]) == 0
     assert f"⟨block 3⟩{TRIPLETS[1]['negative']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("modules", [[1], {}, [{"idx": 0}], [{"type": 5}]])
+def test_a_folder_with_other_modules_is_told_as_damaged(tmp_path: Path, modules: Any) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UsageError, match="modules.json is damaged"):
+        read_pooling(tmp_path)
