@@ -271,5 +271,5 @@ def test_a_row_is_shown_text_by_text(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("modules", [[1], {}, [{"idx": 0}], [{"type": 5}]])
 def test_a_folder_with_other_modules_is_told_as_damaged(tmp_path: Path, modules: Any) -> None:
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UsageError, match="modules.json is damaged"):
+    with pytest.raises(UsageError, match=r"modules\.json is damaged"):
         read_pooling(tmp_path)
