@@ -86,6 +86,9 @@ class Role:
     column_names: tuple[str, ...] = ()
     """Column names that have the role, the likeliest first; the role's own name if empty."""
     accepts: Accepts = lambda kind, named: True
+    endings: tuple[str, ...] = ()
+    """Endings of its names that say how the values are written: columns with different ones do not
+    mean the same."""
     may_be_missing: bool = False
     """Whether rows for evaluation or prediction may lack it although training rows had it."""
     by_words: Callable[[Unmatched, Role], str | None] | None = None

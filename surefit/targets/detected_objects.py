@@ -47,6 +47,7 @@ from surefit.inputs.image.object_masks import (
 )
 from surefit.inputs.row_input import Row
 from surefit.targets.boxes import (
+    ORDERS,
     BoxSample,
     as_boxes,
     check_corners,
@@ -234,9 +235,10 @@ BOXES = Role(
         "bboxes",
         "bbox",
         "box",
-        *(f"{n}_{o}" for n in ("boxes", "bbox") for o in ("xyxy", "xywh", "cxcywh")),
+        *(f"{n}_{o}" for n in ("boxes", "bbox") for o in ORDERS),
     ),
     accepts=lambda kind, named: _may_be_boxes(kind),
+    endings=ORDERS,
 )
 MASKS = Role(
     "masks",

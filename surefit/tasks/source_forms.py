@@ -192,6 +192,17 @@ class _Unifier:
 
     def _check_mix(self, own: Mapping[str, str], file: str) -> None:
         """Refuse a form that the task cannot read beside the known one."""
+        for role, column in own.items():
+            known = self.known.get(role, column)
+            endings = [end for end in self.task.role(role).endings if column.endswith(end)]
+            if endings and not known.endswith(endings[0]):
+                raise FORMS_CANNOT_BE_MIXED.error(
+                    f"{file} has {column!r}, and {role} is {known!r}: their values are written "
+                    "in different ways.",
+                    fix=f"Convert the values into a column {known!r}.",
+                    file=file,
+                    column=column,
+                )
         forms = [{*names} for names in self.task.needs]
         if any(form <= {*self.known} and form <= {*own} for form in forms):
             return

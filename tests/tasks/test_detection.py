@@ -283,3 +283,14 @@ def test_coco_and_yolo_folders_have_the_same_boxes(tmp_path: Path) -> None:
     (yolo / "labels" / "train" / "0.txt").write_text("5 0.5 0.5 0.1 0.1\n")
     with pytest.raises(surefit.FindingError, match=r"0.txt, line 1: the class 5 has no name"):
         open_table(yolo)
+
+
+def test_boxes_of_another_format_are_not_read_as_those_of_the_run(tmp_path: Path) -> None:
+    rows = [{"image": row["image"], "labels": ["disc"]} for row in shapes(6)]
+    given, other = (
+        [{**row, f"boxes_{end}": [[1, 1, 5, 6]]} for row in rows] for end in ("xywh", "cxcywh")
+    )
+    found = check(given, eval_data=other).findings
+    (mixed,) = (each for each in found if each.severity == "error")
+    assert mixed.code == "SF141"
+    assert "has 'boxes_cxcywh', and boxes is 'boxes_xywh'" in mixed.message
