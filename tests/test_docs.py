@@ -26,7 +26,10 @@ from surefit.cli import run as command
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LONG = ("examples.md", "options.md", "own-modules.md", "using.md")
+LONG = (
+    *("examples.md", "options.md", "own-modules.md", "using.md"),
+    *("own-tasks.md", "features.md", "augmenting.md"),
+)
 """Pages that train many models; .ci/run follows them, too."""
 LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 BLOCK = re.compile(

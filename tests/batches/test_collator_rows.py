@@ -25,6 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from builders import mostly_slow
 from collating import PAD, TOKENIZER, as_lists
 from surefit import Collator, Field
 
@@ -140,7 +141,7 @@ def train_two_steps(tokenizer: Any, rows: Any, folder: Path) -> None:
     assert trainer.state.global_step == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", mostly_slow(WAYS, every=3))
 def test_labels_made_any_way_train_where_the_stock_collator_fails(
     way: str, tokenizer: Any, tmp_path: Path
 ) -> None:

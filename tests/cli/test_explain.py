@@ -55,6 +55,7 @@ def test_an_unknown_cause_exits_1(
     assert said["send"]
 
 
+@pytest.mark.slow
 def test_of_a_long_log_the_end_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_column_that_the_own_module_names_is_shown(
     assert "id" not in shown
 
 
+@pytest.mark.slow
 def test_what_inspect_imports(tmp_path: Path) -> None:
     data = str(write_jsonl(tmp_path / "rows.jsonl", ROWS))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from builders import mostly_slow
 from surefit.errors import FindingError
 from surefit.inputs import tokenizer_trial
 from surefit.inputs.batch_tokenizing import tokenize
@@ -45,7 +46,7 @@ def change(folder: Path, changes: dict[str, Any]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", mostly_slow([*HOSTILE][::-1], every=2))
 def test_a_hostile_tokenizer_is_a_finding_that_names_the_file(name: str, folder: Path) -> None:
     changes, said = HOSTILE[name]
     path = change(folder, changes)

@@ -96,7 +96,8 @@ def split_peak(num_rows: int, kind: str, classes: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "classes"), [("all differ", False), ("all differ", True), ("repeated", False)]
+    ("kind", "classes"),
+    mostly_slow([("all differ", True), ("all differ", False), ("repeated", False)], every=3),
 )
 def test_a_split_takes_sixteen_bytes_a_row(kind: str, classes: bool) -> None:
     few, many = 100_000, 300_000
@@ -116,7 +117,7 @@ def test_the_rows_of_a_split_are_mapped() -> None:
     [{"grad_accum": 4}, {"max_tokens": 4096, "padding_free": True}, {"order": "grouped"}],
     ids=str,
 )
-@pytest.mark.parametrize("block_rows", [1, 64])
+@pytest.mark.parametrize("block_rows", mostly_slow([1, 64], every=2))
 def test_the_order_takes_no_memory_per_row(shape: dict[str, Any], block_rows: int) -> None:
     """A step in the middle of an epoch is computed alone; with max_tokens, 8 bytes a step stay."""
     peaks, sizes = [], (1 << 16, 1 << 19)

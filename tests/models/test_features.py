@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 import surefit
-from builders import assert_close, assert_same_weights, feature_rows, save_ragged
+from builders import assert_close, assert_same_weights, feature_rows, mostly_slow, save_ragged
 from surefit.cli import run as command
 from surefit.models.feature_model import AdaptiveProjection, FeatureModel
 from surefit.models.transformers_models import input_size, max_positions
@@ -113,7 +113,9 @@ def test_tiny_bert_learns_the_largest_channel(
     }
 
 
-@pytest.mark.parametrize("arch", ["bert", "llama", "roberta", "deberta-v2", "gpt2", "electra"])
+@pytest.mark.parametrize(
+    "arch", mostly_slow(["bert", "roberta", "electra", "llama", "deberta-v2", "gpt2"], every=3)
+)
 def test_bodies_build_step_and_come_back(arch: str, tmp_path: Path) -> None:
     rows = feature_rows(30, width=5)
     rows[0]["features"] = np.random.default_rng(0).normal(size=(90, 5)).astype(np.float32)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import surefit
-from builders import assert_same_weights, echo_rows, write_jsonl
+from builders import assert_same_weights, echo_rows, mostly_slow, write_jsonl
 from surefit.cli import run as command
 from surefit.errors import UsageError
 from surefit.models.optimizer import OPTIMIZERS, JointOptimizer, Lion, OptimizerSettings
@@ -26,7 +26,7 @@ def train(rows: Any, output: Path, name: str, steps: int = 4, **options: Any) ->
     return surefit.train(data=rows, optimizer=name, **settings)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", mostly_slow(OPTIMIZERS, every=3))
 def test_a_resumed_run_equals_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     rows = str(write_jsonl(tmp_path / "rows.jsonl", ROWS))
     whole = train(rows, tmp_path / "whole", name)

@@ -92,7 +92,7 @@ def test_killed_at_a_random_step_and_resumed_is_the_same_run(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "sent", mostly_slow([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], every=2)
+    "sent", mostly_slow([signal.SIGHUP, signal.SIGTERM, signal.SIGINT], every=3)
 )
 def test_signal_finishes_the_step_saves_and_exits_130(tmp_path: Path, sent: signal.Signals) -> None:
     save_ragged(tmp_path / "data.npz", feature_rows(400))
